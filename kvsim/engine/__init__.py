@@ -1,0 +1,1 @@
+"""The serving engine: scheduler and KV cache manager, plain (`reference`) and fast (`core`)."""

@@ -1,0 +1,1 @@
+"""Profiles: hardware, models, engines and prices as data with provenance."""
