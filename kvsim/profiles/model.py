@@ -21,7 +21,8 @@ class GqaAttention(Strict):
     """Full attention with separate K and V: MHA (kv heads = heads), GQA, MQA (1 kv head).
 
     ``window`` > 0 makes it a sliding window of that many tokens.
-    ``index_key_bytes_bf16`` are bytes of sparse-attention index keys per token beside K and V, bf16.
+    ``index_key_bytes_bf16`` are bytes of sparse-attention index keys per token beside K and V, bf16;
+    ``index_num_heads`` query heads read them and pick ``index_topk`` tokens (0: all) to attend to.
     """
 
     kind: Literal["gqa"]
@@ -32,13 +33,17 @@ class GqaAttention(Strict):
     window: NonNegative = 0
     output_gate: bool = False
     index_key_bytes_bf16: NonNegative = 0
+    index_num_heads: NonNegative = 0
+    index_topk: NonNegative = 0
 
 
 class MlaAttention(Strict):
     """Multi-head latent attention: one latent (``kv_lora_rank`` + ``qk_rope_head_dim``) a token.
 
     ``indexer_head_dim`` > 0 adds one key of that size a token (DeepSeek sparse attention);
-    ``indexer_num_heads`` is its number of query heads.
+    ``indexer_num_heads`` is its number of query heads, ``indexer_topk`` the tokens they pick (0: all).
+    A layer that reuses the choice of an earlier layer's indexer has no indexer of its own but still
+    attends to ``indexer_topk`` tokens only.
     """
 
     kind: Literal["mla"]
@@ -51,13 +56,17 @@ class MlaAttention(Strict):
     output_gate: bool = False
     indexer_head_dim: NonNegative = 0
     indexer_num_heads: NonNegative = 0
+    indexer_topk: NonNegative = 0
 
 
 class CompressedAttention(Strict):
     """Attention over compressed entries: one entry of ``entry_dim`` per ``ratio`` tokens.
 
-    ``indexer_head_dim`` > 0 adds an index key per entry; a window of ``window`` recent tokens is
-    kept uncompressed beside it (constant per sequence).
+    ``indexer_head_dim`` > 0 adds an index key per entry, read by ``indexer_num_heads`` query heads that
+    pick ``indexer_topk`` entries; a window of ``window`` recent tokens is kept uncompressed beside it
+    (constant per sequence). Queries go through a ``q_lora_rank`` bottleneck, outputs through
+    ``o_groups`` bottlenecks of ``o_lora_rank`` (0: one full projection). ``overlap``: each entry also
+    sees the tokens of the one before, which doubles the compressor's projections.
     """
 
     kind: Literal["compressed"]
@@ -65,16 +74,26 @@ class CompressedAttention(Strict):
     entry_dim: Positive
     ratio: Positive
     indexer_head_dim: NonNegative = 0
+    indexer_num_heads: NonNegative = 0
+    indexer_topk: NonNegative = 0
     window: NonNegative = 0
+    q_lora_rank: NonNegative = 0
+    o_lora_rank: NonNegative = 0
+    o_groups: Positive = 1
+    overlap: bool = False
 
 
 class KdaAttention(Strict):
-    """Kimi delta attention: a ``head_dim`` x ``head_dim`` state a head, constant in context."""
+    """Kimi delta attention: a ``head_dim`` x ``head_dim`` state a head, constant in context.
+
+    The output gate is a full projection with ``full_rank_gate``, else a bottleneck of ``head_dim``.
+    """
 
     kind: Literal["kda"]
     num_heads: Positive
     head_dim: Positive
     conv_kernel: Positive
+    full_rank_gate: bool = False
     state_dtype: Dtype = "fp32"
 
 
@@ -119,7 +138,9 @@ class Moe(Strict):
     """Mixture of experts of the layers not in ``dense_layers``.
 
     ``latent_dim`` > 0: tokens are projected to that width before dispatch (Kimi K3: 3,584 of 7,168), and
-    experts work there. ``dense_layers`` are 0-based layer numbers that have a dense MLP instead.
+    experts work there. ``shared_intermediate`` is the width of one shared expert, 0 the same as
+    ``expert_intermediate``; shared experts work at the full width.
+    ``dense_layers`` are 0-based layer numbers that have a dense MLP instead.
     """
 
     num_experts: Positive
@@ -135,7 +156,8 @@ class WeightFormat(Strict):
     """Storage format of the weights by component (never implies the compute format).
 
     Scales are part of a format's size (``kvsim.memory`` knows: mxfp4 4.25 bits an element, nvfp4 4.5).
-    A component that is not named has the ``default`` format.
+    A component that is not named has the ``default`` format. ``embedding`` covers the LM head too.
+    ``int4_group_size`` weights of an int4 tensor share one bf16 scale.
     """
 
     default: Dtype
@@ -144,6 +166,7 @@ class WeightFormat(Strict):
     shared_experts: Dtype | None = None
     dense_mlp: Dtype | None = None
     embedding: Dtype | None = None
+    int4_group_size: Positive = 128
 
 
 class DepthResidual(Strict):
@@ -154,7 +177,11 @@ class DepthResidual(Strict):
 
 
 class ModelProfile(Profile):
-    """One model (``kvsim/model/1``)."""
+    """One model (``kvsim/model/1``).
+
+    ``total_params`` count text and vision, without the ``num_mtp_layers`` draft layers that a checkpoint
+    may carry. ``kernel_block_tokens`` is the token step of the attention kernels that the engine picks.
+    """
 
     schema_: Literal["kvsim/model/1"] = Field(alias="schema")
     hf_repo: str = ""

@@ -1,0 +1,190 @@
+"""The plain block pool: one block is one object of thought, nothing is batched.
+
+A block is *used* while a request refers to it, else it is in the free queue. A block with a *name* can be
+found again by a later prompt, used or free; taking it from the free queue for something else evicts it.
+Block 0 is the null block: it stands for "no block here" and is never handed out.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from kvsim.errors import SimulationError
+
+NULL_BLOCK = 0
+
+Name = tuple[int, int]
+"""(group, prefix key): what a block of that group holds, see `PrefixKeys`."""
+
+
+class PrefixKeys:
+    """Numbers for prompt prefixes: two blocks get the same key exactly when all tokens up to their ends are equal.
+
+    Parameters
+    ----------
+    block_tokens : int
+        Tokens a block holds, >= 1.
+
+    Notes
+    -----
+    A token is (content, position in that content's stream). A block's key is interned from its predecessor's key
+    and the stretches of streams that it covers, as a chained hash would be, but without collisions.
+
+    Examples
+    --------
+    >>> keys = PrefixKeys(16)
+    >>> keys.chain([(7, 40)])          # two full blocks; the last 8 tokens fill none
+    [0, 1]
+    >>> keys.chain([(7, 20), (8, 30)])   # shares the first block only
+    [0, 2, 3]
+    """
+
+    def __init__(self, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
+        self._keys: dict[tuple[int, tuple[tuple[int, int, int], ...]], int] = {}
+
+    def chain(self, pieces: Sequence[tuple[int, int]]) -> list[int]:
+        """Keys of the full blocks of a token sequence given as merged pieces (content, tokens)."""
+        keys: list[int] = []
+        parent, room = -1, self.block_tokens
+        spans: list[tuple[int, int, int]] = []
+        for content, tokens in pieces:
+            start = 0
+            while start < tokens:
+                length = min(room, tokens - start)
+                spans.append((content, start, length))
+                start, room = start + length, room - length
+                if not room:
+                    parent = self._keys.setdefault((parent, tuple(spans)), len(self._keys))
+                    keys.append(parent)
+                    spans, room = [], self.block_tokens
+        return keys
+
+
+class BlockPool:
+    """Blocks, who refers to them, what they are called, and the order in which free ones are reused.
+
+    Parameters
+    ----------
+    num_blocks : int
+        Blocks of the pool, the null block included, >= 1.
+
+    Attributes
+    ----------
+    num_used : int
+        Blocks that requests refer to (the null block not counted).
+    num_cached : int
+        Blocks that are free and have a name.
+    num_evicted : int
+        Names lost so far because their block was taken for something else.
+
+    Examples
+    --------
+    >>> pool = BlockPool(4)
+    >>> first, second = pool.take(2)
+    >>> pool.give_name(first, (0, 11))
+    >>> pool.release([second, first])
+    >>> pool.take(2) == [second, 3]        # nameless blocks are reused before anything named
+    True
+    >>> pool.find((0, 11)) == first
+    True
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.num_used = 0
+        self.num_cached = 0
+        self.num_evicted = 0
+        self._refs = [0] * num_blocks
+        self._name: list[Name | None] = [None] * num_blocks
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(NULL_BLOCK + 1, num_blocks))
+        self._named: dict[Name, dict[int, None]] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that nobody refers to."""
+        return len(self._free)
+
+    def is_free(self, block: int) -> bool:
+        """Whether nobody refers to `block`."""
+        return not self._refs[block]
+
+    def find(self, name: Name) -> int | None:
+        """The block of that name; of several the one that got it first; None when there is none."""
+        blocks = self._named.get(name)
+        return next(iter(blocks)) if blocks else None
+
+    def take(self, count: int) -> list[int]:
+        """Take `count` blocks from the head of the free queue; their names are forgotten."""
+        if count > len(self._free):
+            raise SimulationError(f"block pool: {count} blocks taken, {len(self._free)} are free")
+        taken = [self._free.popitem(last=False)[0] for _ in range(count)]
+        for block in taken:
+            self._evict(block)
+            self._refs[block] = 1
+        self.num_used += count
+        return taken
+
+    def touch(self, blocks: Iterable[int]) -> None:
+        """Refer once more to each of `blocks`; free ones leave the queue and keep their name."""
+        for block in blocks:
+            if not self._refs[block]:
+                del self._free[block]
+                self.num_cached -= self._name[block] is not None
+                self.num_used += 1
+            self._refs[block] += 1
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """Refer once less to each of `blocks`; those that become free queue up in the given order.
+
+        Nameless ones go to the head of the queue (reused first), named ones to its tail (evicted last).
+        """
+        nameless: list[int] = []
+        for block in blocks:
+            self._refs[block] -= 1
+            if self._refs[block]:
+                continue
+            self.num_used -= 1
+            self._free[block] = None
+            if self._name[block] is None:
+                nameless.append(block)
+            else:
+                self.num_cached += 1
+        for block in reversed(nameless):
+            self._free.move_to_end(block, last=False)
+
+    def give_name(self, block: int, name: Name) -> None:
+        """Make a used, nameless block findable; blocks of equal content all keep the name."""
+        if self._name[block] is not None or not self._refs[block]:
+            raise SimulationError(f"block pool: block {block} cannot be named {name}")
+        self._name[block] = name
+        self._named.setdefault(name, {})[block] = None
+
+    def check(self) -> None:
+        """Raise `SimulationError` unless every block but the null block is either used or free."""
+        if self.num_used + len(self._free) != self.num_blocks - 1:
+            raise SimulationError(
+                f"block pool: {self.num_used} used + {len(self._free)} free != {self.num_blocks - 1}")
+
+    def check_all(self) -> None:
+        """`check`, with every count taken anew from the blocks themselves."""
+        used = sum(1 for refs in self._refs if refs)
+        cached = sum(1 for block in self._free if self._name[block] is not None)
+        if (used, cached) != (self.num_used, self.num_cached) or any(self._refs[b] for b in self._free):
+            raise SimulationError(f"block pool: counted {used} used and {cached} cached blocks, "
+                                  f"kept {self.num_used} and {self.num_cached}")
+        self.check()
+
+    def _evict(self, block: int) -> None:
+        """Forget the name of a block that leaves the free queue for something else."""
+        name = self._name[block]
+        if name is None:
+            return
+        self._name[block] = None
+        self.num_cached -= 1
+        self.num_evicted += 1
+        blocks = self._named[name]
+        del blocks[block]
+        if not blocks:
+            del self._named[name]

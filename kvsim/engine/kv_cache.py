@@ -1,0 +1,298 @@
+"""Who holds which block: groups of layers over one pool, with prefix caching as vLLM V1 does it.
+
+A *group* is a set of layers that share block tables. Attention groups hold a block for every `block_tokens` tokens;
+a state group (KDA, Gated DeltaNet, Mamba) needs only the state after the last token, so it holds the block that
+it writes and the one that it started from. A state block whose end lies on a block boundary is a *checkpoint*:
+prefixes can be resumed there. docs/engine_rules.md has the rules in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kvsim.cache.blocks import BlockPool, Name
+from kvsim.engine.types import EngineConfig
+
+
+@dataclass(slots=True)
+class Table:
+    """Blocks that one request holds in one group.
+
+    ``blocks`` maps positions (block ``j`` covers tokens ``j * block_tokens`` and on) to blocks, ascending;
+    ``length`` counts positions, those without a block included.
+    """
+
+    blocks: dict[int, int] = field(default_factory=dict[int, int])
+    length: int = 0
+
+
+@dataclass(slots=True)
+class Holding:
+    """What the cache knows of one request.
+
+    Attributes
+    ----------
+    keys : list of int
+        Prefix keys of all full blocks of prompt and output, see `PrefixKeys`.
+    prompt_tokens : int
+        Length of the prompt [tokens].
+    tables : list of Table
+        One a group; empty while the request holds nothing.
+    num_named : int
+        Leading positions already offered to the prefix cache.
+    junction_tokens : int
+        Where the last lookup saw a shared prefix without a checkpoint end [tokens]; 0 = none.
+    """
+
+    keys: list[int]
+    prompt_tokens: int
+    tables: list[Table] = field(default_factory=list[Table])
+    num_named: int = 0
+    junction_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A prefix that was found: its length [tokens] and, a group each, positions and blocks."""
+
+    tokens: int
+    blocks: list[dict[int, int]]
+
+
+class Group(Protocol):
+    """How one group of layers uses blocks."""
+
+    index: int
+
+    def num_to_take(self, length: int, required: int) -> int:
+        """Blocks to take so that a table of `length` positions covers `required`."""
+        ...
+
+    def first_needed(self, computed_tokens: int) -> int:
+        """First position still needed once `computed_tokens` are in the cache."""
+        ...
+
+    def keeps(self, position: int, holding: Holding) -> bool:
+        """Whether the full block at `position` is made findable."""
+        ...
+
+
+class AttentionGroup:
+    """Full attention: a block for every position, for the whole life of the request."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def num_to_take(self, length: int, required: int) -> int:
+        """Every missing position."""
+        return max(required - length, 0)
+
+    def first_needed(self, computed_tokens: int) -> int:
+        """All positions stay."""
+        del computed_tokens
+        return 0
+
+    def keeps(self, position: int, holding: Holding) -> bool:
+        """All full blocks are findable."""
+        del position, holding
+        return True
+
+
+class StateGroup:
+    """Constant state with checkpoints: one new block whenever the last position changes."""
+
+    def __init__(self, index: int, block_tokens: int, retention_interval_tokens: int | None) -> None:
+        self.index = index
+        self._block_tokens = block_tokens
+        self._interval_tokens = retention_interval_tokens
+
+    def num_to_take(self, length: int, required: int) -> int:
+        """One block, at the last position; positions skipped on the way stay without a block."""
+        return int(required > length)
+
+    def first_needed(self, computed_tokens: int) -> int:
+        """The position of the last computed token: its block is the state to go on from."""
+        return max(computed_tokens - 1, 0) // self._block_tokens
+
+    def keeps(self, position: int, holding: Holding) -> bool:
+        """Checkpoints kept: all, every N tokens, at the prompt's last resumable boundary, at a junction."""
+        end_tokens = (position + 1) * self._block_tokens
+        interval = self._interval_tokens
+        if interval is None or (interval and end_tokens % interval == 0):
+            return True
+        last_resumable = (holding.prompt_tokens - 1) // self._block_tokens * self._block_tokens
+        return end_tokens in (last_resumable, holding.junction_tokens)
+
+
+class ResidentStateGroup:
+    """Constant state without prefix caching: one block a request, taken at admission."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def num_to_take(self, length: int, required: int) -> int:
+        """The one block, once."""
+        return int(required > 0 and length == 0)
+
+    def first_needed(self, computed_tokens: int) -> int:
+        """It stays."""
+        del computed_tokens
+        return 0
+
+    def keeps(self, position: int, holding: Holding) -> bool:
+        """Nothing is findable."""
+        del position, holding
+        return False
+
+
+class KvCache:
+    """Block tables of all requests over one pool.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        Pool, block and group settings.
+
+    Attributes
+    ----------
+    pool : BlockPool
+        The pool that all groups share.
+
+    Examples
+    --------
+    >>> cache = KvCache(EngineConfig(8, 16, 4, 64, 100))
+    >>> one = Holding(keys=[0, 1], prompt_tokens=40)
+    >>> cache.admit(one, cache.lookup(one, 39), whole_tokens=40, end_tokens=40)
+    True
+    >>> cache.pool.num_used, cache.lookup(Holding([0, 1], 40), 39).tokens
+    (3, 32)
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.pool = BlockPool(config.num_blocks)
+        self._block_tokens = config.block_tokens
+        self._caching = config.prefix_caching
+        num_attention = 1 + config.extra_attention_groups
+        self._attention = [AttentionGroup(g) for g in range(num_attention)]
+        indices = range(num_attention, num_attention + config.state_groups)
+        self._states = [StateGroup(g, config.block_tokens, config.retention_interval_tokens) for g in indices]
+        states: list[Group] = ([*self._states] if config.prefix_caching else [ResidentStateGroup(g) for g in indices])
+        self._groups: list[Group] = [*self._attention, *states]
+        self._made_this_step: set[Name] = set()
+
+    def begin_step(self) -> None:
+        """Checkpoints named until now can be read; those named from now on only from the next step on."""
+        self._made_this_step.clear()
+
+    def lookup(self, holding: Holding, max_tokens: int) -> Hit:
+        """Longest cached prefix of at most `max_tokens` tokens that all groups share; notes the junction."""
+        holding.junction_tokens = 0
+        if not self._caching:
+            return Hit(0, [{} for _ in self._groups])
+        limit = max_tokens // self._block_tokens
+        runs = [self._leading(group, holding.keys[:limit]) for group in self._attention]
+        length = min(len(run) for run in runs)
+        states: list[dict[int, int]] = []
+        if self._states:
+            length, states = self._last_checkpoint(holding.keys[:length])
+            if length < len(runs[0]):
+                holding.junction_tokens = len(runs[0]) * self._block_tokens
+        heads = [dict(enumerate(run[:length])) for run in runs]
+        return Hit(length * self._block_tokens, [*heads, *states])
+
+    def admit(self, holding: Holding, hit: Hit, whole_tokens: int, end_tokens: int) -> bool:
+        """Start a request on `hit`, with blocks up to `end_tokens`, if its `whole_tokens` would fit now.
+
+        A checkpoint that is written in this very step cannot be read in it: such a hit waits.
+        """
+        if self._hits_unwritten(holding, hit):
+            return False
+        required = -(-whole_tokens // self._block_tokens)
+        hit_length = hit.tokens // self._block_tokens
+        need = sum(group.num_to_take(hit_length, required) for group in self._groups)
+        need += sum(self.pool.is_free(block) for blocks in hit.blocks for block in blocks.values())
+        if need > self.pool.num_free:
+            return False
+        for blocks in hit.blocks:
+            self.pool.touch(blocks.values())
+        holding.tables = [Table(dict(blocks), hit_length) for blocks in hit.blocks]
+        holding.num_named = hit_length
+        self._grow(holding, end_tokens)
+        return True
+
+    def extend(self, holding: Holding, computed_tokens: int, end_tokens: int) -> bool:
+        """Blocks up to `end_tokens` for a running request, if there are enough.
+
+        States that are no longer needed are released first, and stay released when the answer is no.
+        """
+        for group, table in zip(self._groups, holding.tables, strict=True):
+            self._drop(table, group.first_needed(computed_tokens))
+        required = -(-end_tokens // self._block_tokens)
+        tables = zip(self._groups, holding.tables, strict=True)
+        if sum(group.num_to_take(table.length, required) for group, table in tables) > self.pool.num_free:
+            return False
+        self._grow(holding, end_tokens)
+        return True
+
+    def release(self, holding: Holding) -> None:
+        """Give everything back: group after group, in each the last position first."""
+        for table in holding.tables:
+            self.pool.release(reversed(table.blocks.values()))
+        holding.tables = []
+        holding.num_named = 0
+
+    def _leading(self, group: AttentionGroup, keys: Sequence[int]) -> list[int]:
+        """Blocks of the longest cached run of `keys` from the start."""
+        run: list[int] = []
+        for key in keys:
+            block = self.pool.find((group.index, key))
+            if block is None:
+                break
+            run.append(block)
+        return run
+
+    def _last_checkpoint(self, keys: Sequence[int]) -> tuple[int, list[dict[int, int]]]:
+        """Length of the longest prefix at whose end every state group has a checkpoint, and those blocks."""
+        for position in range(len(keys) - 1, -1, -1):
+            found = [self.pool.find((group.index, keys[position])) for group in self._states]
+            blocks = [block for block in found if block is not None]
+            if len(blocks) == len(found):
+                return position + 1, [{position: block} for block in blocks]
+        return 0, [{} for _ in self._states]
+
+    def _hits_unwritten(self, holding: Holding, hit: Hit) -> bool:
+        """Whether the hit ends at a checkpoint that was named in this step."""
+        last = hit.tokens // self._block_tokens - 1
+        return last >= 0 and any((group.index, holding.keys[last]) in self._made_this_step for group in self._states)
+
+    def _drop(self, table: Table, first_needed: int) -> None:
+        """Release the blocks before `first_needed`, the last position first."""
+        gone = [position for position in reversed(table.blocks) if position < first_needed]
+        self.pool.release([table.blocks.pop(position) for position in gone])
+
+    def _grow(self, holding: Holding, end_tokens: int) -> None:
+        """Take the missing blocks, group after group, and name the blocks that `end_tokens` fills."""
+        required = -(-end_tokens // self._block_tokens)
+        for group, table in zip(self._groups, holding.tables, strict=True):
+            taken = self.pool.take(group.num_to_take(table.length, required))
+            table.blocks.update(zip(range(required - len(taken), required), taken, strict=True))
+            table.length = max(table.length, required)
+        if self._caching:
+            self._name_full(holding, end_tokens // self._block_tokens)
+
+    def _name_full(self, holding: Holding, num_full: int) -> None:
+        """Offer positions that became full to the prefix cache: when scheduled, not when computed."""
+        positions = range(holding.num_named, num_full)
+        for group, table in zip(self._groups, holding.tables, strict=True):
+            for position in positions:
+                if position in table.blocks and group.keeps(position, holding):
+                    self._name(group, table.blocks[position], holding.keys[position])
+        holding.num_named = max(holding.num_named, num_full)
+
+    def _name(self, group: Group, block: int, key: int) -> None:
+        name = (group.index, key)
+        self.pool.give_name(block, name)
+        if isinstance(group, StateGroup):
+            self._made_this_step.add(name)

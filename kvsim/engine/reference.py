@@ -1,0 +1,473 @@
+"""The plain engine: vLLM V1's scheduler and KV cache manager, one step and one block after the other.
+
+This is the executable specification. It is written to be read, not to be fast; `kvsim.engine.core` must give the
+same answers. docs/engine_rules.md has the rules in words, with their source.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kvsim.cache.blocks import PrefixKeys
+from kvsim.engine.kv_cache import Holding, KvCache
+from kvsim.engine.types import (
+    FINISHED,
+    REFUSED,
+    UNFINISHED,
+    EngineConfig,
+    EngineRun,
+    Progress,
+    RunRecords,
+    RunTotals,
+    Timeline,
+)
+from kvsim.errors import Problem, ScenarioError, SimulationError
+from kvsim.steptime.base import StepBatch, StepTimeModel, step_s
+from kvsim.workload.arrivals import Arrivals
+from kvsim.workload.requests import Requests, Workload
+
+
+def run(workload: Workload, config: EngineConfig, step_time: StepTimeModel,
+        progress: Progress | None = None) -> EngineRun:
+    """Play a workload through one engine replica, step by step.
+
+    Parameters
+    ----------
+    workload : Workload
+        What is asked, and how it is let in.
+    config : EngineConfig
+        Limits, pool and cache settings.
+    step_time : StepTimeModel
+        How long a step takes.
+    progress : callable, optional
+        Called with the share of requests that have ended (0 to 1), at most about 100 times.
+
+    Returns
+    -------
+    EngineRun
+        Records (a row a request), totals and timeline.
+
+    Raises
+    ------
+    ScenarioError
+        The configuration is impossible (all problems at once).
+    SimulationError
+        A conservation law was broken: a defect of kvsim.
+
+    Notes
+    -----
+    The clock advances by ``now += duration``, one addition a step: whoever wants equal ties must add in the same order.
+    Arrivals during a step are seen at its end; tokens are out at the end of their step.
+
+    Examples
+    --------
+    >>> from kvsim.steptime.base import LinearStepTime
+    >>> from kvsim.workload.requests import Row, requests_from_rows
+    >>> turns = requests_from_rows([Row([(0, 100)], 10, 0), Row([(0, 150)], 10, 0, after=(0,), think_s=2.0)])
+    >>> done = run(Workload(turns), EngineConfig(64, 16, 8, 512, 4096), LinearStepTime(0.008, 5e-5, 4e-4))
+    >>> done.records.cached_tokens.tolist(), round(done.totals.makespan_s, 6)
+    ([0, 96], 2.1748)
+    """
+    check_config(config)
+    return _Engine(workload, config, step_time, progress).run()
+
+
+def check_config(config: EngineConfig) -> None:
+    """Raise `ScenarioError` naming every setting that no engine could start with.
+
+    >>> check_config(EngineConfig(64, 16, 8, 512, 4096, state_groups=1, retention_interval_tokens=24))
+    Traceback (most recent call last):
+    ...
+    kvsim.errors.ScenarioError: the engine cannot start
+      engine: retention_interval_tokens: got 24; accepted: 0, a multiple of block_tokens (16), or none for every block
+    """
+    counts = ("block_tokens", "max_num_seqs", "max_num_batched_tokens", "max_model_len")
+    problems = [Problem("engine", name, str(getattr(config, name)), "1 or more")
+                for name in counts if getattr(config, name) < 1]
+    if config.num_blocks < 2:
+        problems.append(Problem("engine", "num_blocks", str(config.num_blocks), "2 or more (one is the null block)"))
+    interval = config.retention_interval_tokens
+    if interval is not None and not problems and (interval < 0 or interval % config.block_tokens):
+        problems.append(Problem("engine", "retention_interval_tokens", str(interval),
+                                f"0, a multiple of block_tokens ({config.block_tokens}), or none for every block"))
+    if problems:
+        raise ScenarioError("the engine cannot start", problems)
+
+
+@dataclass(slots=True, eq=False)
+class _Sequence:
+    """One request inside the engine."""
+
+    row: int
+    prompt_tokens: int
+    output_tokens: int
+    rank: tuple[int, float, str, int]
+    holding: Holding
+    generated_tokens: int = 0
+    computed_tokens: int = 0
+    work_tokens: int = 0
+    preemptions: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known so far: prompt and generated ones."""
+        return self.prompt_tokens + self.generated_tokens
+
+
+class _FcfsQueue:
+    """Waiting requests in order of arrival; preempted ones return to the front."""
+
+    def __init__(self) -> None:
+        self._queue: deque[_Sequence] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, seq: _Sequence) -> None:
+        self._queue.append(seq)
+
+    def put_back(self, seq: _Sequence) -> None:
+        self._queue.appendleft(seq)
+
+    def first(self) -> _Sequence:
+        return self._queue[0]
+
+    def pop(self) -> _Sequence:
+        return self._queue.popleft()
+
+
+class _PriorityQueue:
+    """Waiting requests by (priority, arrival time, name); there is no front to return to."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[tuple[int, float, str, int], _Sequence]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, seq: _Sequence) -> None:
+        heapq.heappush(self._heap, (seq.rank, seq))
+
+    put_back = add
+
+    def first(self) -> _Sequence:
+        return self._heap[0][1]
+
+    def pop(self) -> _Sequence:
+        return heapq.heappop(self._heap)[1]
+
+
+@dataclass(slots=True)
+class _Step:
+    """One step while it is being planned.
+
+    ``chunks`` holds the scheduled requests and their tokens in the order of scheduling; ``position`` is the
+    index in the running list of the request whose turn it is.
+    """
+
+    budget_tokens: int
+    chunks: dict[_Sequence, int] = field(default_factory=dict["_Sequence", int])
+    position: int = 0
+    preempted: bool = False
+    admitted: bool = False
+
+    def schedule(self, seq: _Sequence, tokens: int) -> None:
+        self.chunks[seq] = tokens
+        self.budget_tokens -= tokens
+
+
+class _Records:
+    """Columns of the result, filled while the run goes on."""
+
+    def __init__(self, requests: Requests) -> None:
+        n = len(requests)
+        self.admitted_s = [math.nan] * n
+        self.first_token_s = [math.nan] * n
+        self.finish_s = [math.nan] * n
+        self.cached_tokens = [0] * n
+        self.output_tokens = [0] * n
+        self.preemptions = [0] * n
+        self.status = [UNFINISHED] * n
+        self.refusals: dict[int, str] = {}
+        self._prompt_tokens = requests.prompt_tokens
+
+    def arrays(self, arrival_s: Sequence[float]) -> RunRecords:
+        """The columns as arrays."""
+        return RunRecords(
+            arrival_s=np.array(arrival_s, np.float64), admitted_s=np.array(self.admitted_s, np.float64),
+            first_token_s=np.array(self.first_token_s, np.float64), finish_s=np.array(self.finish_s, np.float64),
+            prompt_tokens=self._prompt_tokens, cached_tokens=np.array(self.cached_tokens, np.int64),
+            external_tokens=np.zeros(len(self.status), np.int64),
+            output_tokens=np.array(self.output_tokens, np.int64), preemptions=np.array(self.preemptions, np.int64),
+            status=np.array(self.status, np.int64), refusals=self.refusals)
+
+
+class _Engine:
+    """One replica: waiting queue, running list, cache and clock."""
+
+    def __init__(self, workload: Workload, config: EngineConfig, step_time: StepTimeModel,
+                 progress: Progress | None) -> None:
+        self.workload, self.requests, self.config = workload, workload.requests, config
+        self.step_time, self.progress = step_time, progress
+        self.arrivals = Arrivals(workload)
+        self.cache = KvCache(config)
+        self.keys = PrefixKeys(config.block_tokens)
+        self.prompt_tokens: list[int] = self.requests.prompt_tokens.tolist()
+        self.waiting = _PriorityQueue() if config.policy == "priority" else _FcfsQueue()
+        self.running: list[_Sequence] = []
+        self.records = _Records(self.requests)
+        self.rows: list[tuple[float, int, int, int, int]] = []
+        self.now_s = self.busy_s = 0.0
+        self.steps = self.prefill_tokens = self.decode_tokens = 0
+        self.queried_tokens = self.hit_tokens = self.requeried_tokens = self.rehit_tokens = 0
+
+    def run(self) -> EngineRun:
+        """Step until nothing is left or the time is up."""
+        while self.now_s < self.workload.until_s:
+            self._take_arrivals()
+            if self.waiting or self.running:
+                self._step()
+                continue
+            wake_s = self.arrivals.wake_s(self.now_s)
+            if wake_s >= self.workload.until_s:
+                break
+            self.now_s = max(self.now_s, wake_s)
+        return self._result()
+
+    def _take_arrivals(self) -> None:
+        """Queue what has arrived by now, in order of time; a refusal may bring further arrivals."""
+        while self.arrivals.next_s() <= self.now_s:
+            for row in self.arrivals.pop_until(self.arrivals.next_s()):
+                reason = self._refusal(row)
+                if reason:
+                    self.records.status[row] = REFUSED
+                    self.records.refusals[row] = reason
+                    self._leave(row, self.arrivals.arrival_s[row])
+                else:
+                    self.waiting.add(self._sequence(row))
+
+    def _refusal(self, row: int) -> str:
+        """Why a request can never be served; empty if it can."""
+        total = self.prompt_tokens[row] + int(self.requests.output_tokens[row])
+        if total > self.config.max_model_len:
+            return f"prompt and output have {total} tokens; max_model_len is {self.config.max_model_len}"
+        need = max_blocks(self.config, total)
+        if need > self.config.num_blocks - 1:
+            return f"needs {need} blocks at its longest; the pool has {self.config.num_blocks - 1}"
+        return ""
+
+    def _sequence(self, row: int) -> _Sequence:
+        name = self.requests.ids[row] if len(self.requests.ids) else ""
+        holding = Holding(self.keys.chain(self.requests.full(row)), self.prompt_tokens[row])
+        rank = (int(self.requests.priority[row]), self.arrivals.arrival_s[row], name, row)
+        return _Sequence(row, self.prompt_tokens[row], int(self.requests.output_tokens[row]), rank, holding)
+
+    def _step(self) -> None:
+        """Plan a step, let its time pass, hand out its tokens."""
+        step = _Step(self.config.max_num_batched_tokens)
+        self.cache.begin_step()
+        self._schedule_running(step)
+        if not step.preempted:
+            self._schedule_waiting(step)
+        if not step.chunks:
+            raise SimulationError(f"nothing can be scheduled at {self.now_s} s with {len(self.waiting)} waiting "
+                                  f"and {len(self.running)} running requests")
+        if step.preempted or step.admitted:
+            self._note_state()
+        duration_s = self._duration_s(step)
+        self.now_s += duration_s
+        self.busy_s += duration_s
+        self.steps += 1
+        self._hand_out(step)
+
+    def _schedule_running(self, step: _Step) -> None:
+        """Running requests first, in list order; who finds no block preempts others or is preempted."""
+        while step.position < len(self.running) and step.budget_tokens > 0:
+            seq = self.running[step.position]
+            wanted = min(seq.num_tokens - seq.computed_tokens, step.budget_tokens)
+            tokens = self._clip(seq, seq.computed_tokens, wanted)
+            if tokens and not self._make_room(seq, tokens, step):
+                if self.config.policy == "fcfs":
+                    break
+                continue  # it was removed from the list: the next request has moved to its position
+            if tokens:
+                step.schedule(seq, tokens)
+            step.position += 1
+
+    def _make_room(self, seq: _Sequence, tokens: int, step: _Step) -> bool:
+        """Blocks for the next tokens of a running request, preempting until there are enough or it is out itself."""
+        while not self.cache.extend(seq.holding, seq.computed_tokens, seq.computed_tokens + tokens):
+            victim = self.running[-1]
+            if self.config.policy == "priority":
+                victim = max(self.running, key=lambda s: s.rank[:2])
+            self._preempt(victim, step)
+            if victim is seq:
+                return False
+        return True
+
+    def _preempt(self, victim: _Sequence, step: _Step) -> None:
+        """Back to the queue without its blocks; what this step had planned for it is planned no more."""
+        index = self.running.index(victim)
+        del self.running[index]
+        step.position -= index < step.position
+        step.budget_tokens += step.chunks.pop(victim, 0)
+        step.preempted = True
+        self.cache.release(victim.holding)
+        victim.computed_tokens = 0
+        victim.preemptions += 1
+        self.records.preemptions[victim.row] += 1
+        self.waiting.put_back(victim)
+
+    def _schedule_waiting(self, step: _Step) -> None:
+        """Admit from the head of the queue until something does not fit; nobody overtakes."""
+        while step.budget_tokens > 0 and self.waiting and len(self.running) < self.config.max_num_seqs:
+            seq = self.waiting.first()
+            hit = self.cache.lookup(seq.holding, seq.num_tokens - 1)
+            tokens = self._clip(seq, hit.tokens, min(seq.num_tokens - hit.tokens, step.budget_tokens))
+            if not tokens or not self.cache.admit(seq.holding, hit, seq.num_tokens, hit.tokens + tokens):
+                break
+            self.running.append(self.waiting.pop())
+            step.schedule(seq, tokens)
+            step.admitted = True
+            self._note_admission(seq, hit.tokens)
+
+    def _clip(self, seq: _Sequence, start: int, tokens: int) -> int:
+        """Shorten a prefill chunk of a model with checkpoints so that it ends where a checkpoint can be kept."""
+        prefill_end = max(seq.prompt_tokens, seq.num_tokens - 1)
+        if not (self.config.state_groups and self.config.prefix_caching) or start >= prefill_end:
+            return tokens
+        block, end = self.config.block_tokens, start + tokens
+        if end < prefill_end:
+            aligned = end // block * block
+            if aligned > start or block <= self.config.max_num_batched_tokens:
+                end = aligned
+        junction = seq.holding.junction_tokens
+        stops = [(seq.num_tokens - 1) // block * block]
+        if start % block:
+            stops.append((start // block + 1) * block)
+        if start < junction < end:
+            stops.append(start + (junction - start) // block * block)
+        return max(min([end, *(stop for stop in stops if start < stop < end)]) - start, 0)
+
+    def _note_admission(self, seq: _Sequence, hit_tokens: int) -> None:
+        """Set the counters of a request that starts or resumes; only first admissions count as queries."""
+        seq.computed_tokens = hit_tokens
+        if seq.preemptions == 0:
+            self.records.admitted_s[seq.row] = self.now_s
+            self.records.cached_tokens[seq.row] = hit_tokens
+            self.queried_tokens += seq.num_tokens * self.config.prefix_caching
+            self.hit_tokens += hit_tokens
+        else:
+            self.requeried_tokens += seq.num_tokens * self.config.prefix_caching
+            self.rehit_tokens += hit_tokens
+
+    def _duration_s(self, step: _Step) -> float:
+        """Length [s] of the step, from its sums."""
+        prefill = chunks = pairs = chunk_context = decode = context = 0
+        for seq, tokens in step.chunks.items():
+            end = seq.computed_tokens + tokens
+            if tokens == 1 and seq.computed_tokens >= seq.prompt_tokens:
+                decode += 1
+                context += end
+            else:
+                prefill += tokens
+                chunks += 1
+                pairs += tokens * seq.computed_tokens + tokens * (tokens + 1) // 2
+                chunk_context += end
+        self.prefill_tokens += prefill
+        self.decode_tokens += decode
+        return step_s(self.step_time, StepBatch(prefill, chunks, pairs, chunk_context, decode), context)
+
+    def _hand_out(self, step: _Step) -> None:
+        """A token for everybody whose known tokens are all computed; the last token ends a request."""
+        finished: list[_Sequence] = []
+        for seq, tokens in step.chunks.items():
+            seq.computed_tokens += tokens
+            seq.work_tokens += tokens
+            if seq.computed_tokens < seq.num_tokens:
+                continue
+            seq.generated_tokens += 1
+            if seq.generated_tokens == 1:
+                self.records.first_token_s[seq.row] = self.now_s
+            if seq.generated_tokens == seq.output_tokens:
+                self._finish(seq)
+                finished.append(seq)
+        if finished:
+            self.running = [seq for seq in self.running if seq not in finished]
+            self._note_state()
+
+    def _finish(self, seq: _Sequence) -> None:
+        cached = self.records.cached_tokens[seq.row]
+        if not seq.preemptions and cached + seq.work_tokens != seq.num_tokens - 1:
+            raise SimulationError(f"request {self.requests.name(seq.row)}: {cached} cached + {seq.work_tokens} "
+                                  f"computed tokens are not {seq.num_tokens - 1}")
+        self.cache.release(seq.holding)
+        self.records.finish_s[seq.row] = self.now_s
+        self.records.output_tokens[seq.row] = seq.generated_tokens
+        self.records.status[seq.row] = FINISHED
+        self._leave(seq.row, self.now_s)
+
+    def _leave(self, row: int, time_s: float) -> None:
+        """Tell the arrivals and the progress bar that a request is over."""
+        self.arrivals.finish(row, time_s)
+        total = len(self.requests)
+        if self.progress and self.arrivals.num_left % max(total // 100, 1) == 0:
+            self.progress(1.0 - self.arrivals.num_left / total)
+
+    def _note_state(self) -> None:
+        """A row of the timeline, replacing one of the same instant; blocks must add up."""
+        pool = self.cache.pool
+        pool.check()
+        if self.rows and self.rows[-1][0] == self.now_s:
+            self.rows.pop()
+        self.rows.append((self.now_s, len(self.running), len(self.waiting), pool.num_used, pool.num_cached))
+
+    def _result(self) -> EngineRun:
+        for seq in self.running:
+            self.records.output_tokens[seq.row] = seq.generated_tokens
+        while self.waiting:
+            seq = self.waiting.pop()
+            self.records.output_tokens[seq.row] = seq.generated_tokens
+        self.cache.pool.check_all()
+        records = self.records.arrays(self.arrivals.arrival_s)
+        check_times(records)
+        columns = [np.array(column) for column in zip(*self.rows, strict=True)] or [np.zeros(0)] * 5
+        timeline = Timeline(columns[0].astype(np.float64), *(column.astype(np.int64) for column in columns[1:]))
+        return EngineRun(records, self._totals(), timeline)
+
+    def _totals(self) -> RunTotals:
+        counters = {"evicted_blocks": self.cache.pool.num_evicted, "refused_requests": len(self.records.refusals),
+                    "requeried_tokens": self.requeried_tokens, "rehit_tokens": self.rehit_tokens}
+        return RunTotals(
+            steps=self.steps, prefill_tokens_computed=self.prefill_tokens, decode_tokens=self.decode_tokens,
+            prompt_tokens_queried=self.queried_tokens, prompt_tokens_hit=self.hit_tokens,
+            preemptions=sum(self.records.preemptions), makespan_s=self.now_s, busy_s=self.busy_s, counters=counters)
+
+
+def max_blocks(config: EngineConfig, total_tokens: int) -> int:
+    """Most blocks that one request of `total_tokens` (prompt and output) holds at once.
+
+    The last generated token is never computed. A state group holds two blocks while it moves to the next position.
+
+    >>> max_blocks(EngineConfig(64, 16, 8, 512, 4096, state_groups=3), 33)
+    8
+    """
+    length = -(-(total_tokens - 1) // config.block_tokens)
+    states = min(2, length) if config.prefix_caching else 1
+    return length * (1 + config.extra_attention_groups) + states * config.state_groups
+
+
+def check_times(records: RunRecords) -> None:
+    """Raise `SimulationError` unless arrival <= admitted <= first token <= finish wherever they happened."""
+    columns = (records.arrival_s, records.admitted_s, records.first_token_s, records.finish_s)
+    for earlier, later in itertools.pairwise(columns):
+        if np.any(earlier > later) or np.any(np.isnan(earlier) & ~np.isnan(later)):
+            raise SimulationError("a request was served before it came: arrival, admission, first token and finish "
+                                  "are out of order")

@@ -1,0 +1,1 @@
+"""HBM budget, KV geometry and capacity: pure functions of profiles and settings."""

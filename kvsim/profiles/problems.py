@@ -1,0 +1,98 @@
+"""Turn pydantic's errors into kvsim's: where, what was given, what is accepted, nearest match."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from kvsim.errors import Problem, nearest
+
+_NOT_PATH = ("function-before", "function-after", "function-wrap", "tagged-union", "constrained-")
+
+
+def problems_of(err: ValidationError, where: str, cls: type[BaseModel], data: Mapping[str, Any]) -> list[Problem]:
+    """All problems of a failed validation, in the order of the file.
+
+    Parameters
+    ----------
+    err : ValidationError
+        What pydantic raised.
+    where : str
+        File or input name.
+    cls : type of BaseModel
+        Schema that was checked; names what would have been accepted.
+    data : mapping
+        Plain data that was checked.
+    """
+    return [_problem(e, where, cls) for e in err.errors(include_url=False)]
+
+
+def short(given: Any, limit: int = 60) -> str:
+    """A value as it would be written, cut to `limit` characters."""
+    text = repr(given)
+    return text if len(text) <= limit else text[:limit - 3] + "..."
+
+
+def _problem(error: Any, where: str, cls: type[BaseModel]) -> Problem:
+    loc = [p for p in error["loc"] if not str(p).startswith(_NOT_PATH)]
+    kind, given = error["type"], error.get("input")
+    field = ".".join(str(p) for p in loc)
+    if kind == "extra_forbidden":
+        known = sorted(_fields_at(cls, loc[:-1]))
+        return Problem(where, field, "an unknown key", ", ".join(known), nearest(str(loc[-1]), known))
+    if kind == "missing":
+        return Problem(where, field, "", _missing_accepted(str(loc[-1]), loc))
+    if kind == "value_error":
+        return _split_message(where, field, given, str(error["ctx"]["error"]))
+    if kind in ("literal_error", "enum"):
+        expected = str(error["ctx"]["expected"])
+        return Problem(where, field, short(given), expected, nearest(str(given), expected.replace("'", "").split(", ")))
+    return Problem(where, field, short(given), _accepted(error))
+
+
+def _split_message(where: str, field: str, given: Any, message: str) -> Problem:
+    said, found, accepted = message.partition("; accepted: ")
+    if found:
+        return Problem(where, field, said, accepted)
+    return Problem(where, field, short(given), message)
+
+
+def _missing_accepted(name: str, loc: list[Any]) -> str:
+    if name == "unit":
+        return "a unit beside the value, e.g. GB/s, GiB, TFLOPS, W"
+    return f"a value for {name!r}"
+
+
+def _accepted(error: Any) -> str:
+    message = str(error["msg"])
+    return message.removeprefix("Input should be ").removeprefix("Value error, ")
+
+
+def _fields_at(cls: type[BaseModel], loc: list[Any]) -> Iterable[str]:
+    models: list[type[BaseModel]] = [cls]
+    for part in loc:
+        inner = [m for model in models for m in _step(model, part)]
+        models = inner or models
+    return {f.alias or n for m in models for n, f in m.model_fields.items()}
+
+
+def _step(model: type[BaseModel], part: Any) -> list[type[BaseModel]]:
+    for name, info in model.model_fields.items():
+        if part in (name, info.alias):
+            return list(_models_in(info.annotation))
+    return []
+
+
+def _models_in(annotation: Any) -> Iterable[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+        return
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is not None:
+        for arg in typing.get_args(annotation):
+            yield from _models_in(arg)
+
+

@@ -1,0 +1,63 @@
+"""Strict YAML: duplicate keys are errors, ``1e9`` is a number, the top level is a mapping."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from kvsim.errors import KvsimError, Problem
+
+
+class _Duplicate(Exception):
+    """A key stands twice in one mapping."""
+
+    def __init__(self, key: str, line: int) -> None:
+        self.key, self.line = key, line
+        super().__init__(key)
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """SafeLoader that refuses duplicate keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if key_node.value in seen:
+                raise _Duplicate(str(key_node.value), key_node.start_mark.line + 1)
+            seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
+# YAML 1.1 reads 1e9 as text; people mean the number.
+_StrictLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d[\d_]*(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789"))
+
+
+def parse_yaml(text: str, where: str, error: type[KvsimError]) -> dict[str, Any]:
+    """Parse one YAML mapping.
+
+    Raises
+    ------
+    KvsimError
+        Of the given class, naming `where` and the line: not YAML, a duplicate key, not a mapping.
+
+    Examples
+    --------
+    >>> parse_yaml("a: 1e3", "x.yaml", KvsimError)
+    {'a': 1000.0}
+    """
+    try:
+        data: Any = yaml.load(text, Loader=_StrictLoader)
+    except _Duplicate as err:
+        problem = Problem(where, err.key, f"the key a second time in line {err.line}", "each key once")
+        raise error(f"{where} has a duplicate key", [problem]) from None
+    except yaml.YAMLError as err:
+        mark = getattr(err, "problem_mark", None)
+        at = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the text"
+        problem = Problem(where, "", f"{getattr(err, 'problem', err)} at {at}", "YAML")
+        raise error(f"{where} is not YAML", [problem]) from None
+    if not isinstance(data, dict):
+        raise error(f"{where} is not a mapping", [Problem(where, "", type(data).__name__, "keys with values")])
+    return data  # pyright: ignore[reportUnknownVariableType]

@@ -1,0 +1,1 @@
+"""What a run says: throughput, latency, hit rate, cost, what binds."""

@@ -1,0 +1,77 @@
+"""What binds a run: shares of its time by the resource that would have to be larger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvsim.engine.types import EngineRun
+from kvsim.report.metrics import Window
+
+RESOURCES = ("hbm_bandwidth", "compute", "collectives", "kv_capacity", "transfer", "host", "queue")
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Shares of the window's time, 0 to 1; what is missing from 1 is time in which the engine had nothing to do."""
+
+    hbm_bandwidth: float
+    compute: float
+    collectives: float
+    kv_capacity: float
+    transfer: float
+    host: float
+    queue: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``binding`` is the resource with the largest share ("idle" when there is none above the idle time)."""
+
+    binding: str
+    shares: Shares
+
+
+def limits(run: EngineRun, window: Window, step_shares: dict[str, float], max_num_seqs: int) -> Limits:
+    """Shares of the window by what held the engine back.
+
+    Parameters
+    ----------
+    run : EngineRun
+        Its timeline says when requests waited.
+    window : Window
+        Measured part.
+    step_shares : dict of str to float
+        How the time of the run's steps divides over ``hbm_bandwidth, compute, collectives, host``; sums to 1.
+    max_num_seqs : int
+        Waiting at this many running requests is a queue, below it the block pool is full.
+
+    Notes
+    -----
+    While requests wait for blocks, more blocks would admit them: that time is ``kv_capacity``; while they wait for a
+    free slot it is ``queue``. The rest of the busy time is divided as the steps' time is. A run that recomputes
+    prompts for want of cache shows it as ``kv_capacity`` only while something waits.
+    """
+    blocked, queued, busy = _waiting_shares(run, window, max_num_seqs)
+    rest = max(busy - blocked - queued, 0.0)
+    parts = {name: rest * step_shares.get(name, 0.0) for name in ("hbm_bandwidth", "compute", "collectives", "host")}
+    shares = Shares(**parts, kv_capacity=blocked, transfer=0.0, queue=queued)
+    named = {name: getattr(shares, name) for name in RESOURCES}
+    largest = max(named, key=lambda name: named[name])
+    return Limits(largest if named[largest] > 1.0 - busy else "idle", shares)
+
+
+def _waiting_shares(run: EngineRun, window: Window, max_num_seqs: int) -> tuple[float, float, float]:
+    """Shares of the window in which requests wait for blocks, wait for slots, or anything runs."""
+    times = run.timeline.time_s
+    if not len(times) or window.duration_s <= 0:
+        return 0.0, 0.0, 0.0
+    starts = np.clip(times, window.start_s, window.end_s)
+    length = np.diff(np.append(starts, window.end_s))
+    waits = run.timeline.waiting > 0
+    full = run.timeline.running >= max_num_seqs
+    busy = (run.timeline.running > 0) | waits
+    total = window.duration_s
+    return (float(length[waits & ~full].sum() / total), float(length[waits & full].sum() / total),
+            float(length[busy].sum() / total))

@@ -1,0 +1,196 @@
+"""Throughput, latency and hit rates of the measured window of a run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.engine.types import FINISHED, REFUSED, EngineRun, RunRecords
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+PERCENTILES = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The measured part of a run, from ``start_s`` to ``end_s`` [s]."""
+
+    start_s: float
+    end_s: float
+
+    @property
+    def duration_s(self) -> float:
+        """Length [s]."""
+        return self.end_s - self.start_s
+
+    def holds(self, times_s: Floats) -> Bools:
+        """Which times lie in the window (nan never does)."""
+        return (times_s >= self.start_s) & (times_s <= self.end_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Rates over the window; input counts cached tokens too."""
+
+    output_tokens_per_s: float
+    input_tokens_per_s: float
+    total_tokens_per_s_per_gpu: float
+    requests_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TierShares:
+    """Token-weighted hits by the first tier that held them, as shares of all prompt tokens."""
+
+    hbm: float
+    dram: float = 0.0
+    nvme: float = 0.0
+    pool: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HitRate:
+    """Token-weighted shares of all prompt tokens; ``ideal`` is an infinite cache without block rounding."""
+
+    total: float
+    ideal: float
+    by_tier: TierShares
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and percentiles of a latency [s]; nan when nothing happened."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """TTFT from arrival to first token, TPOT per request after it, ITL the same weighted by tokens, E2E whole."""
+
+    ttft_s: Spread
+    tpot_s: Spread
+    itl_s: Spread
+    e2e_s: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens of the window by how they are billed."""
+
+    uncached_input: float
+    cached_input: float
+    output: float
+
+    @property
+    def total(self) -> float:
+        """All tokens, cached input included."""
+        return self.uncached_input + self.cached_input + self.output
+
+
+def window_of(run: EngineRun, measure_from_s: float, until_s: float) -> Window:
+    """Window from the end of the warm-up to the end of the run (or the time it was stopped at).
+
+    A run that ends within its warm-up is measured whole.
+    """
+    end_s = min(until_s, run.totals.makespan_s)
+    return Window(measure_from_s if measure_from_s < end_s else 0.0, end_s)
+
+
+def billed_tokens(records: RunRecords, window: Window) -> Tokens:
+    """Tokens of the window: input when its first token is out, output as it is generated.
+
+    Notes
+    -----
+    A request's output after its first token is spread evenly up to its end; for one that is cut off by the
+    end of the run, up to there. This moves single tokens by less than a request's length at the window's edges.
+    """
+    started = window.holds(records.first_token_s)
+    cached = float(records.cached_tokens[started].sum())
+    prompt = float(records.prompt_tokens[started].sum())
+    return Tokens(prompt - cached, cached, _output_tokens(records, window))
+
+
+def throughput(records: RunRecords, window: Window, num_gpus: int) -> Throughput:
+    """Rates over the window; zeros for an empty one."""
+    tokens = billed_tokens(records, window)
+    seconds = window.duration_s
+    if seconds <= 0:
+        return Throughput(0.0, 0.0, 0.0, 0.0)
+    inputs = tokens.cached_input + tokens.uncached_input
+    return Throughput(tokens.output / seconds, inputs / seconds, tokens.total / seconds / num_gpus,
+                      float(window.holds(records.finish_s).sum()) / seconds)
+
+
+def hit_rate(records: RunRecords, window: Window, ideal_tokens: NDArray[np.int64]) -> HitRate:
+    """Shares of the prompt tokens whose first token came in the window.
+
+    Parameters
+    ----------
+    ideal_tokens : int array [n]
+        What an infinite cache would have found of each prompt.
+    """
+    held = window.holds(records.first_token_s)
+    prompt = float(records.prompt_tokens[held].sum())
+    if not prompt:
+        return HitRate(0.0, 0.0, TierShares(0.0))
+    total = float(records.cached_tokens[held].sum()) / prompt
+    external = float(records.external_tokens[held].sum()) / prompt
+    ideal = float(ideal_tokens[held].sum()) / prompt
+    return HitRate(total, ideal, TierShares(hbm=total - external, dram=external))
+
+
+def latency(records: RunRecords, window: Window) -> Latency:
+    """Latencies of what happened in the window: TTFT of first tokens, the others of finished requests."""
+    started = window.holds(records.first_token_s)
+    done = window.holds(records.finish_s) & (records.status == FINISHED)
+    many = done & (records.output_tokens > 1)
+    gaps = np.maximum(records.output_tokens[many] - 1, 1)
+    tpot = (records.finish_s[many] - records.first_token_s[many]) / gaps
+    return Latency(
+        ttft_s=spread((records.first_token_s - records.arrival_s)[started]),
+        tpot_s=spread(tpot),
+        itl_s=spread(tpot, gaps.astype(np.float64)),
+        e2e_s=spread((records.finish_s - records.arrival_s)[done]),
+    )
+
+
+def spread(values: Floats, weights: Floats | None = None) -> Spread:
+    """Mean and percentiles, weighted if asked.
+
+    Examples
+    --------
+    >>> spread(np.array([1.0, 2.0, 3.0])).p50
+    2.0
+    """
+    if not len(values):
+        return Spread(*[math.nan] * 5)
+    if weights is None:
+        return Spread(float(values.mean()), *(float(p) for p in np.percentile(values, PERCENTILES)))
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    at = [float(values[order][np.searchsorted(reached, p / 100)]) for p in PERCENTILES]
+    return Spread(float(np.average(values, weights=weights)), *at)
+
+
+def count_refused(records: RunRecords) -> int:
+    """Requests that could never be served (too long for the model or the pool)."""
+    return int((records.status == REFUSED).sum())
+
+
+def _output_tokens(records: RunRecords, window: Window) -> float:
+    began = np.isfinite(records.first_token_s)
+    first, made = records.first_token_s[began], records.output_tokens[began].astype(np.float64)
+    last = np.where(np.isfinite(records.finish_s[began]), records.finish_s[began], window.end_s)
+    span = np.maximum(last - first, 1e-12)
+    inside = np.clip(np.minimum(last, window.end_s) - np.maximum(first, window.start_s), 0.0, None)
+    rest = np.maximum(made - 1, 0) * inside / span
+    return float(rest.sum() + window.holds(first).sum())

@@ -1,0 +1,132 @@
+"""The report of a run: stable JSON names, base units, everything needed to trace a figure."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field, is_dataclass
+from typing import Any, cast
+
+from kvsim.engine.types import RunRecords, Timeline
+from kvsim.memory.capacity import Capacity
+from kvsim.report.cost import Cost
+from kvsim.report.ledger import LedgerEntry
+from kvsim.report.limits import Limits
+from kvsim.report.metrics import HitRate, Latency, Throughput
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """Which run this was. ``wall_s`` is the only figure that differs between two equal runs."""
+
+    num_requests: int
+    num_unfinished: int
+    num_refused: int
+    simulated_s: float
+    measured_from_s: float
+    wall_s: float
+    seed: int
+    digest: str
+    version: str
+    profiles: dict[str, str] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Result of one simulated scenario.
+
+    Attributes
+    ----------
+    name : str
+        The scenario's name.
+    throughput, hit_rate, latency, cost, limits
+        See `kvsim.report.metrics`, `kvsim.report.cost`, `kvsim.report.limits`.
+    capacity : Capacity
+        Pool and bytes of one replica.
+    goodput_requests_per_s : float
+        Finished requests per second that kept every limit of the scenario's SLO.
+    preemptions : int
+        Over the whole run.
+    run : RunInfo
+        Seed, digest, versions, times.
+    ledger : tuple of LedgerEntry
+        Every figure of the profiles used, assumed first.
+    scenario : dict
+        The scenario as plain data; `Scenario.from_dict` reads it back.
+    records, timeline
+        Per-request columns and change points; not part of the JSON.
+
+    Examples
+    --------
+    >>> import kvsim
+    >>> report = kvsim.simulate({"name": "tiny", "model": "llama-3.1-8b",
+    ...     "hardware": {"gpu": "h200", "num_gpus": 1},
+    ...     "workload": {"fixed": {"num_requests": 4, "input_tokens": 100, "output_tokens": 10}, "concurrency": 2}})
+    >>> report.run.num_requests, report.hit_rate.total
+    (4, 0.0)
+    """
+
+    name: str
+    throughput: Throughput
+    hit_rate: HitRate
+    latency: Latency
+    capacity: Capacity
+    cost: Cost
+    goodput_requests_per_s: float
+    preemptions: int
+    limits: Limits
+    run: RunInfo
+    ledger: tuple[LedgerEntry, ...]
+    scenario: dict[str, Any]
+    records: RunRecords
+    timeline: Timeline
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data under the stable names; nan and inf become None."""
+        capacity = self.capacity
+        return cast("dict[str, Any]", _plain({
+            "name": self.name,
+            "throughput": self.throughput,
+            "hit_rate": self.hit_rate,
+            "latency": self.latency,
+            "capacity": {
+                "kv_tokens": capacity.kv_tokens, "num_blocks": capacity.num_blocks,
+                "block_tokens": capacity.geometry.block_capacity_tokens, "max_concurrency": capacity.max_concurrency,
+                "bytes_per_token": capacity.bytes_per_token,
+                "state_bytes_per_sequence": capacity.state_bytes_per_sequence,
+                "checkpoint_bytes": capacity.checkpoint_bytes, "max_model_len": capacity.max_model_len,
+            },
+            "cost": self.cost,
+            "goodput": {"requests_per_s": self.goodput_requests_per_s},
+            "preemptions": self.preemptions,
+            "limits": self.limits,
+            "run": self.run,
+            "ledger": self.ledger,
+            "scenario": self.scenario,
+        }))
+
+    def to_json(self) -> str:
+        """`to_dict` as JSON text with sorted keys."""
+        return json.dumps(self.to_dict(), sort_keys=True, indent=1, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, tuples and numpy scalars as JSON-ready data; nan and inf become None.
+
+    >>> plain((1, float("nan")))
+    [1, None]
+    """
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in cast("list[Any]", value)]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

@@ -1,0 +1,206 @@
+"""From what the user wrote to numbers: profiles looked up, defaults filled in, the pool sized."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kvsim.engine.types import EngineConfig
+from kvsim.errors import InfeasibleError, Problem, ScenarioError
+from kvsim.layout import Layout
+from kvsim.layout_check import layout_problems
+from kvsim.memory.budget import EngineLimits, MemoryBudget, hbm_budget, require_room
+from kvsim.memory.capacity import Capacity, Pool, capacity
+from kvsim.memory.drafts import parse_draft
+from kvsim.memory.geometry import KvGeometry, KvSpec, kv_geometry
+from kvsim.profiles.engine_profile import EngineProfile, resolve_base
+from kvsim.profiles.figure import Profile
+from kvsim.profiles.hardware import GpuProfile
+from kvsim.profiles.model import ModelProfile
+from kvsim.profiles.store import ProfileStore, default_store
+from kvsim.scenario import Scenario
+from kvsim.units import gib
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A scenario with every number known.
+
+    Attributes
+    ----------
+    scenario : Scenario
+        As written.
+    model, gpu, engine_profile
+        Profiles; the engine profile is joined with its base.
+    layout : Layout
+        Parallel degrees.
+    limits : EngineLimits
+        Engine settings with defaults filled in.
+    budget : MemoryBudget
+        Predicted HBM budget, also when the pool itself was given.
+    capacity : Capacity
+        The pool that is simulated.
+    predicted : Capacity or None
+        The pool as predicted, when the scenario gives a logged one instead.
+    engine : EngineConfig
+        What the engine runs with.
+    """
+
+    scenario: Scenario
+    model: ModelProfile
+    gpu: GpuProfile
+    engine_profile: EngineProfile
+    layout: Layout
+    limits: EngineLimits
+    budget: MemoryBudget
+    capacity: Capacity
+    predicted: Capacity | None
+    engine: EngineConfig
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """The profiles whose figures the result rests on."""
+        return (self.gpu, self.model, self.engine_profile)
+
+
+def resolve(scenario: Scenario, store: ProfileStore | None = None) -> Resolved:
+    """Look everything up and size the pool.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        As written.
+    store : ProfileStore, optional
+        Where profiles are found; the shipped ones (and ``KVSIM_PROFILES``) by default.
+
+    Raises
+    ------
+    ProfileError
+        Unknown model, GPU or engine profile.
+    ScenarioError
+        A layout that cannot be built, with every reason.
+    InfeasibleError
+        The weights, or one request of ``max_model_len``, do not fit; carries the budget and what would fit.
+
+    Examples
+    --------
+    >>> from kvsim.scenario import load_scenario
+    >>> resolve(load_scenario("k3-b300-study")).capacity.num_blocks
+    2135
+    """
+    store = store or default_store()
+    model = store.get("model", scenario.model)
+    gpu = store.get("gpu", scenario.hardware.gpu)
+    profile = resolve_base(store.get("engine", scenario.engine.profile), lambda n: store.get("engine", n))
+    layout = Layout(**scenario.layout.model_dump())
+    problems = layout_problems(model, layout, scenario.hardware.num_gpus)
+    if problems:
+        raise ScenarioError(f"{model.name} cannot be laid out as {layout}", problems)
+    limits = engine_limits(scenario, model, gpu, profile)
+    geometry = _geometry(scenario, model, layout)
+    budget = hbm_budget(model, gpu, layout, limits, profile.memory_reserve, geometry)
+    sizing = _Sizing(scenario, model, gpu, profile, layout, limits, geometry, budget)
+    predicted, used = sizing.pools()
+    engine = engine_config(scenario, geometry, limits, used.num_blocks)
+    return Resolved(scenario, model, gpu, profile, layout, limits, budget, used, predicted, engine)
+
+
+def engine_limits(scenario: Scenario, model: ModelProfile, gpu: GpuProfile, profile: EngineProfile) -> EngineLimits:
+    """Engine settings of a scenario, the engine profile's defaults where it says nothing."""
+    given, defaults = scenario.engine, profile.defaults
+    return EngineLimits(
+        gpu_memory_utilization=given.gpu_memory_utilization or defaults.gpu_memory_utilization.base,
+        max_num_batched_tokens=given.max_num_batched_tokens or defaults.batched_tokens(gpu.hbm_usable.base),
+        max_num_seqs=given.max_num_seqs or int(defaults.max_num_seqs.base),
+        max_model_len=given.max_model_len or model.max_positions,
+    )
+
+
+def engine_config(scenario: Scenario, geometry: KvGeometry, limits: EngineLimits, num_blocks: int) -> EngineConfig:
+    """The engine's settings for a pool of `num_blocks` blocks."""
+    given = scenario.engine
+    return EngineConfig(
+        num_blocks=num_blocks,
+        block_tokens=geometry.block_capacity_tokens,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_model_len=limits.max_model_len,
+        prefix_caching=given.prefix_caching,
+        policy=given.policy,
+        state_groups=geometry.state_groups,
+        retention_interval_tokens=None if given.retention_interval == "dense" else given.retention_interval,
+        extra_attention_groups=sum(g.kind == "attention" for g in geometry.groups) - 1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizing:
+    """Everything that decides the pool's size."""
+
+    scenario: Scenario
+    model: ModelProfile
+    gpu: GpuProfile
+    profile: EngineProfile
+    layout: Layout
+    limits: EngineLimits
+    geometry: KvGeometry
+    budget: MemoryBudget
+
+    def pools(self) -> tuple[Capacity | None, Capacity]:
+        """The predicted pool if another one is used, and the pool that is used."""
+        given = self.scenario.engine
+        if given.num_blocks is None and given.kv_bytes_per_gpu is None:
+            return None, self._predicted()
+        num_blocks = given.num_blocks or self.geometry.num_blocks(given.kv_bytes_per_gpu or 0.0)
+        predicted = self._capacity(self.geometry.num_blocks(self.budget.kv_bytes)) if self.budget.kv_bytes > 0 else None
+        return predicted, self._capacity(num_blocks)
+
+    def _predicted(self) -> Capacity:
+        what = f"{self.model.name} on {self.scenario.hardware.num_gpus} x {self.gpu.name} ({self.layout})"
+        require_room(self.budget, max(self.geometry.block_bytes), what, self._advice())
+        found = self._capacity(self.geometry.num_blocks(self.budget.kv_bytes))
+        self._require_one_request(found, what)
+        return found
+
+    def _capacity(self, num_blocks: int) -> Capacity:
+        pool = Pool(num_blocks, self.layout.dp, self.limits.max_model_len, self.profile.defaults.log_formula)
+        return capacity(self.model, self.geometry, pool, self.scenario.engine.kv_dtype, self.layout.tp, self.budget)
+
+    def _require_one_request(self, found: Capacity, what: str) -> None:
+        need = self.geometry.blocks_for(self.limits.max_model_len)
+        if found.num_blocks > need:
+            return
+        longest = longest_context(self.geometry, found.num_blocks)
+        problem = Problem(what, "engine.max_model_len", f"{self.limits.max_model_len:,} ({need:,} blocks)",
+                          f"at most {longest:,} tokens ({found.num_blocks - 1:,} blocks)",
+                          f"{gib((need + 1) * max(self.geometry.block_bytes))} of KV per GPU would hold it")
+        raise InfeasibleError(f"{what}: one request of max_model_len does not fit\n{self.budget.text()}", [problem])
+
+    def _advice(self) -> str:
+        for factor in (2, 3, 4, 6, 8):
+            larger = replace(self.layout, pp=self.layout.pp * factor)
+            if self._fits(larger):
+                return f"fits on {larger.num_gpus} GPUs as {larger}"
+        return "no multiple of this hardware up to 8 x fits; take a GPU with more HBM or a smaller weight format"
+
+    def _fits(self, layout: Layout) -> bool:
+        if layout_problems(self.model, layout, layout.num_gpus):
+            return False
+        geometry = _geometry(self.scenario, self.model, layout)
+        budget = hbm_budget(self.model, self.gpu, layout, self.limits, self.profile.memory_reserve, geometry)
+        need = geometry.blocks_for(self.limits.max_model_len)
+        return budget.kv_bytes > 0 and geometry.num_blocks(budget.kv_bytes) > need
+
+
+def longest_context(geometry: KvGeometry, num_blocks: int) -> int:
+    """Longest request [tokens] that fits into a pool of `num_blocks` blocks, the null block left out."""
+    low, high = 0, num_blocks * geometry.block_capacity_tokens
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if geometry.blocks_for(middle) <= num_blocks - 1 else (low, middle - 1)
+    return low
+
+
+def _geometry(scenario: Scenario, model: ModelProfile, layout: Layout) -> KvGeometry:
+    given = scenario.engine
+    return kv_geometry(model, KvSpec(layout, given.kv_dtype, given.prefix_caching, parse_draft(given.draft),
+                                     given.block_tokens))

@@ -1,0 +1,1 @@
+"""Checks of kvsim against what real engines, GPUs and published runs did."""

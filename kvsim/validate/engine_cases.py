@@ -1,0 +1,181 @@
+"""Engine cases: does an engine decide what the real scheduler decided?"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvsim.engine import reference
+from kvsim.engine.case import Answer, EngineCase, read_case
+from kvsim.engine.types import EngineConfig, EngineRun
+from kvsim.errors import Problem, TraceError
+from kvsim.steptime.base import StepTimeModel
+from kvsim.workload.requests import Workload
+
+TIME_TOLERANCE = 1e-9
+"""Times may differ by this much, relative: they are sums of the same terms, perhaps added in another order."""
+
+PLAIN_KINDS = ("chat", "burst", "long", "hybrid", "k3", "k3real", "priority", "nocache")
+"""Kinds without a host tier."""
+
+EngineRunner = Callable[[Workload, EngineConfig, StepTimeModel], EngineRun]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first thing that an engine did differently; `request` is "" for totals."""
+
+    request: str
+    field: str
+    expected: float
+    got: float
+
+    def __str__(self) -> str:
+        subject = f"request {self.request}" if self.request else "totals"
+        return f"{subject}: {self.field} is {self.got}, the real scheduler's {self.expected}"
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """Outcome of one case: None means that nothing differed."""
+
+    name: str
+    kind: str
+    difference: Difference | None
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing differed."""
+        return self.difference is None
+
+
+def find_cases(paths: Iterable[str | Path], kinds: Collection[str] = ()) -> Iterator[EngineCase]:
+    """Read the engine cases below some paths.
+
+    Parameters
+    ----------
+    paths : iterable of path
+        Case files (``.json``), packed files (``.jsonl.gz``, a case a line) or folders with such files.
+    kinds : collection of str
+        Kinds wanted; empty = all.
+
+    Yields
+    ------
+    EngineCase
+        In the order of the paths, in a folder by name.
+
+    Raises
+    ------
+    TraceError
+        A path does not exist, holds no case, or holds something else.
+    """
+    for path in map(Path, paths):
+        files = sorted([*path.glob("*.json"), *path.glob("*.jsonl.gz")]) if path.is_dir() else [path]
+        if not files or not files[0].exists():
+            problem = Problem(str(path), "", "no case files", "case files, packed cases or a folder with them")
+            raise TraceError(f"no engine cases at {path}", [problem])
+        for file in files:
+            yield from (case for case in _cases_in(file) if not kinds or case.kind in kinds)
+
+
+def pack_cases(cases: Iterable[Path], target: Path) -> int:
+    """Write case files into one packed file, a case a line with its name; returns how many (same input, same bytes)."""
+    lines = [json.dumps({"name": path.stem, **json.loads(path.read_text(encoding="utf-8"))}, separators=(",", ":"))
+             for path in cases]
+    target.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), compresslevel=9, mtime=0))
+    return len(lines)
+
+
+def run_cases(paths: Iterable[str | Path], kinds: Collection[str] = (),
+              run: EngineRunner = reference.run) -> list[CaseResult]:
+    """Run engine cases and compare every decision with the real scheduler's.
+
+    Parameters
+    ----------
+    paths : iterable of path
+        As for `find_cases`.
+    kinds : collection of str
+        Kinds wanted; empty = all.
+    run : callable
+        The engine; by default the plain one.
+
+    Returns
+    -------
+    list of CaseResult
+        One a case that has an answer.
+
+    Raises
+    ------
+    TraceError
+        A path does not exist or is not a case.
+    """
+    return [check_case(case, run) for case in find_cases(paths, kinds) if case.answer]
+
+
+def check_case(case: EngineCase, run: EngineRunner = reference.run) -> CaseResult:
+    """Run one case; its result names the first difference, requests before totals."""
+    done = run(case.workload, case.config, case.step_time)
+    return CaseResult(case.name, case.kind, first_difference(case.answer, done) if case.answer else None)
+
+
+def first_difference(answer: Answer, done: EngineRun) -> Difference | None:
+    """The first difference between a run and the real scheduler's answer, requests (in order) before totals.
+
+    Counts must be equal, times equal within `TIME_TOLERANCE`. The real scheduler's ``preemptions`` and hit statistics
+    leave out what was looked up again after a preemption; so do ours.
+    """
+    for row, request in enumerate(answer.requests):
+        for field in ("arrival_s", "cached_tokens", "external_tokens", "preemptions", "first_token_s", "finish_s"):
+            expected, got = float(getattr(request, field)), float(getattr(done.records, field)[row])
+            if not _equal(expected, got):
+                return Difference(request.id, field, expected, got)
+    for field, got in _totals(done).items():
+        if field in answer.totals and not _equal(answer.totals[field], got):
+            return Difference("", field, answer.totals[field], got)
+    return None
+
+
+def score(results: Collection[CaseResult]) -> str:
+    """The line that ends a validation.
+
+    >>> score([CaseResult("a", "chat", None), CaseResult("b", "chat", Difference("r", "cached_tokens", 16, 0))])
+    'engine cases: 1/2 exact'
+    """
+    return f"engine cases: {sum(result.exact for result in results)}/{len(results)} exact"
+
+
+def _equal(expected: float, got: float) -> bool:
+    """Equal counts, or times equal to rounding."""
+    return math.isclose(expected, got, rel_tol=TIME_TOLERANCE, abs_tol=0.0)
+
+
+def _totals(done: EngineRun) -> dict[str, float]:
+    """A run's totals under the case format's names."""
+    totals = done.totals
+    return {"queries": totals.prompt_tokens_queried, "hits": totals.prompt_tokens_hit,
+            "preemptions": totals.preemptions, "steps": totals.steps,
+            "prefill_tokens_computed": totals.prefill_tokens_computed, "makespan_s": totals.makespan_s}
+
+
+def _cases_in(file: Path) -> Iterator[EngineCase]:
+    """The cases of one plain or packed file."""
+    if file.suffix != ".gz":
+        yield read_case(file)
+        return
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            yield _packed_case(line, f"{file.name}:{number}")
+
+
+def _packed_case(line: str, place: str) -> EngineCase:
+    """One case of a packed file."""
+    try:
+        source: dict[str, Any] = json.loads(line)
+    except ValueError as err:
+        raise TraceError(f"{place} is not JSON", [Problem(place, "", str(err), "one JSON object")]) from err
+    return read_case(source, str(source.get("name", place)))

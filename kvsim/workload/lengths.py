@@ -1,0 +1,148 @@
+"""Length and time distributions of generated traffic."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from kvsim.workload.requests import Floats
+
+_NORMAL = NormalDist()
+_EDGE = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class LogNormal:
+    """Log-normal distribution, clipped to ``[low, high]``.
+
+    Parameters
+    ----------
+    median : float
+        Median, in the unit of what is drawn; > 0.
+    sigma : float
+        Standard deviation of the logarithm; 0 = always the median.
+    low, high : float
+        Draws outside are moved to the nearer bound.
+
+    Examples
+    --------
+    >>> LogNormal(65, 1.27).at(np.array([0.5, 0.9])).round().tolist()
+    [65.0, 331.0]
+    """
+
+    median: float
+    sigma: float = 0.0
+    low: float = 0.0
+    high: float = math.inf
+
+    @classmethod
+    def from_mean(cls, mean: float, median: float) -> LogNormal:
+        """The log-normal with a given mean and median.
+
+        >>> round(LogNormal.from_mean(3792, 1664).sigma, 3)
+        1.283
+        """
+        return cls(median, math.sqrt(2 * math.log(mean / median)))
+
+    def at(self, u: Floats) -> Floats:
+        """Values at the quantiles `u` (0 < u < 1), shape of `u`."""
+        return self.at_score(normal_scores(u))
+
+    def at_score(self, z: Floats) -> Floats:
+        """Values at the standard normal scores `z`, shape of `z`."""
+        return np.clip(self.median * np.exp(self.sigma * z), self.low, self.high)
+
+    def draw(self, rng: np.random.Generator, n: int) -> Floats:
+        """`n` independent values."""
+        return self.at_score(rng.standard_normal(n))
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Mixture of log-normal parts.
+
+    Parameters
+    ----------
+    parts : tuple of (weight, LogNormal)
+        Weights > 0; they are divided by their sum.
+
+    Examples
+    --------
+    >>> Mixture(((0.5, LogNormal(1)), (0.5, LogNormal(9)))).at(np.array([0.2, 0.7])).tolist()
+    [1.0, 9.0]
+    """
+
+    parts: tuple[tuple[float, LogNormal], ...]
+
+    def at(self, u: Floats) -> Floats:
+        """Values at `u` (0 < u < 1): the part that `u` falls into, at the same relative place within it."""
+        edges = np.cumsum([w for w, _ in self.parts]) / sum(w for w, _ in self.parts)
+        low, values = 0.0, np.empty_like(u)
+        for edge, (_, part) in zip([*edges[:-1].tolist(), 1.0], self.parts, strict=True):
+            mine = (u >= low) & (u < edge)
+            values[mine] = part.at(np.clip((u[mine] - low) / (edge - low), _EDGE, 1 - _EDGE))
+            low = edge
+        return values
+
+    def draw(self, rng: np.random.Generator, n: int) -> Floats:
+        """`n` independent values."""
+        weights = np.array([w for w, _ in self.parts])
+        which = rng.choice(len(weights), size=n, p=weights / weights.sum())
+        values = np.empty(n)
+        for k, (_, part) in enumerate(self.parts):
+            mine = which == k
+            values[mine] = part.draw(rng, int(mine.sum()))
+        return values
+
+
+def normal_scores(u: Floats) -> Floats:
+    """Standard normal values at the quantiles `u` (0 < u < 1), shape [n].
+
+    >>> normal_scores(np.array([0.5, 0.9])).round(3).tolist()
+    [0.0, 1.282]
+    """
+    return np.array([_NORMAL.inv_cdf(x) for x in u.tolist()])
+
+
+def spread_points(rng: np.random.Generator, n: int, num_dims: int, stratified: bool) -> Floats:
+    """`n` points in the open unit cube, shape [n, num_dims].
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Used for the points, or for the shift of the sequence.
+    n : int
+        Points; the first points do not depend on how many follow.
+    num_dims : int
+        Dimensions, >= 1.
+    stratified : bool
+        False: independent uniform points. True: a randomly shifted additive sequence, in which any few
+        neighbours already cover the cube evenly, so that a small set of draws shows the
+        distribution it is drawn from.
+
+    Returns
+    -------
+    float array [n, num_dims]
+        Numbers in (0, 1).
+
+    Notes
+    -----
+    Point i is frac(shift + i * (g^-1, g^-2, ..., g^-d)), g the positive root of g^(d+1) = g + 1: Roberts'
+    generalisation of the golden ratio sequence, http://extremelearning.com.au/unreasonable-effectiveness-of-quasirandom-sequences/
+
+    Examples
+    --------
+    >>> u = spread_points(np.random.default_rng(0), 8, 1, stratified=True)[:, 0]
+    >>> sorted((u * 4).astype(int).tolist())
+    [0, 0, 1, 1, 2, 2, 3, 3]
+    """
+    if not stratified:
+        return np.clip(rng.random((n, num_dims)), _EDGE, 1 - _EDGE)
+    ratio = 2.0
+    for _ in range(64):
+        ratio = (1.0 + ratio) ** (1.0 / (num_dims + 1))
+    steps = np.arange(n)[:, None] * ratio ** -np.arange(1.0, num_dims + 1)
+    return np.clip((rng.random(num_dims) + steps) % 1.0, _EDGE, 1 - _EDGE)

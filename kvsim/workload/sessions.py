@@ -1,0 +1,178 @@
+"""A session tree: what one agent and its sub-agents asked, before anybody decides when to play it.
+
+Readers and generators both make `SessionTree`; `kvsim.workload.trees` turns many of them into a `Workload`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvsim.workload.requests import Floats, Ints
+
+MAIN, SUBAGENT, PRIMER, WARMUP = 0, 1, 2, 3
+"""Values of `SessionTree.kind`; the traffic classes of a workload made of trees."""
+
+CLASS_NAMES = ("main", "subagent", "primer", "warmup")
+
+
+@dataclass(slots=True)
+class Turn:
+    """One request of a session while its tree is being built; see `SessionTree` for the fields."""
+
+    prompt: tuple[tuple[int, int], ...]
+    output_tokens: int
+    output_content: int
+    start_s: float
+    gap_s: float
+    stream: int = 0
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTree:
+    """One recorded or generated session, a row a request in the order of recorded start.
+
+    Attributes
+    ----------
+    id : str
+        Name of the session.
+    stream : int array [n]
+        0 for the main agent, 1, 2, ... for its sub-agents.
+    kind : int array [n]
+        `MAIN`, `SUBAGENT`, `PRIMER` or `WARMUP`.
+    start_s : float array [n]
+        Recorded start [s] since the session began, never falling.
+    gap_s : float array [n]
+        Recorded time [s] from the end of the last request waited for to this start; for rows that
+        wait for nothing the time since the session began.
+    dep_offsets, dep_index : int arrays [n + 1], [num deps]
+        Rows that a row waits for: the turn before it in its stream, the turn that spawned the
+        sub-agent, the last turns of the sub-agents that a parent's turn joins.
+    output_tokens, output_content : int arrays [n]
+        As in `Requests`.
+    piece_offsets, piece_content, piece_tokens : int arrays [n + 1], [num pieces], [num pieces]
+        Prompts as in `Requests`, with content ids of this tree: 0 to ``num_contents - 1``.
+    num_contents : int
+        Content ids used.
+    num_shared : int
+        Content ids below this are the same text in every tree (a common system prompt).
+
+    Notes
+    -----
+    Only whether streams are equal matters: ids are renumbered whenever a tree is played, so that two
+    plays of one tree share nothing but the ``num_shared`` first contents.
+    """
+
+    id: str
+    stream: Ints
+    kind: Ints
+    start_s: Floats
+    gap_s: Floats
+    dep_offsets: Ints
+    dep_index: Ints
+    output_tokens: Ints
+    output_content: Ints
+    piece_offsets: Ints
+    piece_content: Ints
+    piece_tokens: Ints
+    num_contents: int
+    num_shared: int = 0
+
+    def __len__(self) -> int:
+        return len(self.stream)
+
+    @property
+    def prompt_tokens(self) -> Ints:
+        """Prompt length [tokens] of every row, shape [n]."""
+        total = np.concatenate([[0], np.cumsum(self.piece_tokens)])
+        return total[self.piece_offsets[1:]] - total[self.piece_offsets[:-1]]
+
+    @property
+    def num_main_turns(self) -> int:
+        """Turns of the main agent."""
+        return int((self.stream == 0).sum())
+
+
+def tree_from_turns(name: str, turns: Sequence[Turn], num_contents: int, num_shared: int = 0) -> SessionTree:
+    """A tree from its turns; they may come in any order, `Turn.after` counts in the given one.
+
+    Parameters
+    ----------
+    name : str
+        Name of the session.
+    turns : sequence of Turn
+        All requests, main and sub-agents.
+    num_contents, num_shared : int
+        As in `SessionTree`.
+
+    Returns
+    -------
+    SessionTree
+        Rows sorted by recorded start; ties keep the given order.
+
+    Examples
+    --------
+    >>> late = Turn(((0, 150),), 10, 0, start_s=8.0, gap_s=5.0, after=(1,))
+    >>> early = Turn(((0, 100),), 10, 0, start_s=0.0, gap_s=0.0)
+    >>> tree = tree_from_turns("a", [late, early], num_contents=1)
+    >>> tree.prompt_tokens.tolist(), tree.dep_index.tolist()
+    ([100, 150], [0])
+    """
+    order = sorted(range(len(turns)), key=lambda i: turns[i].start_s)
+    row_of = [0] * len(turns)
+    for row, i in enumerate(order):
+        row_of[i] = row
+    rows = [turns[i] for i in order]
+    stream = _ints([t.stream for t in rows])
+    return SessionTree(
+        id=name, stream=stream, kind=np.where(stream > 0, SUBAGENT, MAIN),
+        start_s=np.array([t.start_s for t in rows], np.float64),
+        gap_s=np.array([t.gap_s for t in rows], np.float64),
+        dep_offsets=offsets_of([len(t.after) for t in rows]),
+        dep_index=_ints([row_of[d] for t in rows for d in t.after]),
+        output_tokens=_ints([t.output_tokens for t in rows]),
+        output_content=_ints([t.output_content for t in rows]),
+        piece_offsets=offsets_of([len(t.prompt) for t in rows]),
+        piece_content=_ints([c for t in rows for c, _ in t.prompt]),
+        piece_tokens=_ints([n for t in rows for _, n in t.prompt]),
+        num_contents=num_contents, num_shared=num_shared)
+
+
+def offsets_of(counts: Sequence[int] | Ints) -> Ints:
+    """Row offsets, one more than the rows, from the number of entries of each row.
+
+    >>> offsets_of([2, 0, 1]).tolist()
+    [0, 2, 2, 3]
+    """
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.asarray(counts, np.int64))])
+
+
+def take_ragged(offsets: Ints, values: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """Offsets and values of some rows of a ragged array.
+
+    >>> o, v = take_ragged(np.array([0, 2, 2, 3]), np.array([7, 8, 9]), np.array([2, 0]))
+    >>> o.tolist(), v.tolist()
+    ([0, 1, 3], [9, 7, 8])
+    """
+    counts = (offsets[1:] - offsets[:-1])[rows]
+    taken = offsets_of(counts)
+    index = np.arange(taken[-1]) - np.repeat(taken[:-1], counts) + np.repeat(offsets[:-1][rows], counts)
+    return taken, values[index]
+
+
+def capped_clock_s(tree: SessionTree, gap_cap_s: float) -> Floats:
+    """Recorded starts [s], shape [n], on a clock on which no two neighbours are further apart than the cap.
+
+    >>> turns = [Turn(((0, 9),), 1, 0, start_s=t, gap_s=0.0) for t in (0.0, 10.0, 5000.0)]
+    >>> capped_clock_s(tree_from_turns("a", turns, 1), 300.0).tolist()
+    [0.0, 10.0, 310.0]
+    """
+    first = tree.start_s[:1]
+    return np.cumsum(np.minimum(np.diff(tree.start_s, prepend=first), gap_cap_s))
+
+
+def _ints(values: Sequence[int]) -> Ints:
+    return np.array(values, np.int64)

@@ -1,0 +1,98 @@
+"""Browser tests: one dashboard server and one Chromium for all of them, a fresh browser context for each."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+START_TIMEOUT_S = 60.0
+STEP_TIMEOUT_MS = 30_000
+
+# No sandbox: Chromium refuses one to root. The others keep it from calling its maker's servers.
+CHROMIUM_FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def is_healthy(url: str) -> bool:
+    """Whether the Streamlit server answers."""
+    try:
+        with urlopen(f"{url}/_stcore/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (URLError, OSError):
+        return False
+
+
+def wait_until_healthy(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait for the server's first answer; fail with its log when it dies or takes too long."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not is_healthy(url):
+        if server.poll() is not None or time.monotonic() > deadline:
+            pytest.fail(f"the dashboard did not start:\n{log.read_text(errors='replace')}", pytrace=False)
+        time.sleep(0.2)
+
+
+@contextmanager
+def streamlit_server(app: Path, log: Path) -> Generator[str]:
+    """Run ``streamlit run app`` on a free loopback port; yields its address."""
+    port = free_port()
+    command = [
+        sys.executable, "-m", "streamlit", "run", app.name, "--server.headless=true", "--server.address=127.0.0.1",
+        f"--server.port={port}", "--server.fileWatcherType=none", "--browser.gatherUsageStats=false",
+    ]
+    with log.open("wb") as output:
+        server = subprocess.Popen(command, cwd=app.parent, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        wait_until_healthy(f"http://127.0.0.1:{port}", server, log)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+@pytest.fixture(scope="session")
+def app_url(chromium: Path, repo_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a running dashboard."""
+    assert chromium
+    with streamlit_server(repo_root / "app.py", tmp_path_factory.mktemp("streamlit") / "server.log") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: Path) -> Iterator[Browser]:
+    """A headless Chromium; Playwright gives it a new, empty profile folder."""
+    with sync_playwright() as driver:
+        instance = driver.chromium.launch(executable_path=chromium, headless=True, args=CHROMIUM_FLAGS)
+        yield instance
+        instance.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """An empty page in a context of its own; the test fails if the page's scripts threw an error."""
+    context = browser.new_context(viewport={"width": 1400, "height": 1000})
+    context.set_default_timeout(STEP_TIMEOUT_MS)
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    context.close()
+    assert not errors, f"errors in the page's scripts: {errors}"
