@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from kvsim.engine.types import EngineConfig
 from kvsim.errors import InfeasibleError, Problem, ScenarioError
 from kvsim.layout import Layout
-from kvsim.layout_check import layout_problems
+from kvsim.memory.layout_check import layout_problems
 from kvsim.memory.budget import EngineLimits, MemoryBudget, hbm_budget, require_room
 from kvsim.memory.capacity import Capacity, Pool, capacity
 from kvsim.memory.drafts import parse_draft

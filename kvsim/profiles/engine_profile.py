@@ -102,6 +102,14 @@ class KernelFamily(Strict):
     max_heads: Annotated[int, Field(gt=0)] | None = None
     speeds: tuple[Speed, ...] = Field(min_length=1)
 
+    @model_validator(mode="after")
+    def _check(self) -> KernelFamily:
+        if self.component not in ("gemm", "moe") and any(s.overlap for s in self.speeds):
+            raise ValueError(f"overlap on {self.component}; accepted: on gemm and moe only")
+        if self.max_heads is not None and self.component != "mla_decode":
+            raise ValueError(f"max_heads on {self.component}; accepted: on mla_decode only")
+        return self
+
 
 class ScanLaw(Placed):
     """Chunked prefill of constant-state attention: seconds of one layer for T tokens in c sequences on h heads.

@@ -174,13 +174,11 @@ class ProfileStore:
             No such profile (the message names the nearest and all accepted names), or the file has problems.
         """
         path = self.path_of(kind, name)
-        if path not in self._loaded:
-            profile = load_profile(path)
-            problems = list(_identity_problems(profile, kind, path))
-            if problems:
-                raise ProfileError(f"{path} is not the {kind} profile that its file name says", problems)
-            self._loaded[path] = profile
-        return self._loaded[path]
+        profile = self._loaded.get(path) or load_profile(path)
+        problems = list(_identity_problems(profile, kind, path))
+        if problems:
+            raise ProfileError(f"{path} is not the {kind} profile that was asked for", problems)
+        return self._loaded.setdefault(path, profile)
 
     def path_of(self, kind: Kind, name: str) -> Path:
         """File of the profile with this name or alias.
@@ -357,12 +355,14 @@ def _sources_used(part: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _with_units(problem: Problem, cls: type[Profile]) -> Problem:
-    """A missing unit, with the units that its field accepts."""
+    """A missing or unknown unit, with the units that its field accepts."""
     path = problem.field.split(".")
-    if path[-1] != "unit" or problem.given:
+    if path[-1] == "unit" and not problem.given:
+        path.pop()
+    elif not problem.given.startswith("unknown unit"):
         return problem
-    units = _units_accepted(cls, path[:-1])
-    return Problem(problem.where, problem.field, "", f"a unit: {', '.join(units)}", problem.hint) if units else problem
+    units = ", ".join(_units_accepted(cls, path))
+    return Problem(problem.where, problem.field, problem.given, f"a unit: {units}", problem.hint) if units else problem
 
 
 def _units_accepted(cls: type[Profile], path: list[str]) -> list[str]:

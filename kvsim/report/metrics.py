@@ -181,6 +181,26 @@ def spread(values: Floats, weights: Floats | None = None) -> Spread:
     return Spread(float(np.average(values, weights=weights)), *at)
 
 
+def good_requests_per_s(records: RunRecords, window: Window, slo: dict[str, dict[str, float]]) -> float:
+    """Finished requests per second whose own latencies keep every limit of an SLO (the loosest per kind).
+
+    Parameters
+    ----------
+    slo : dict
+        ``{"ttft_s": {"p95": 10.0}, "tpot_s": {...}, "e2e_s": {...}}``; empty limits always hold.
+    """
+    if window.duration_s <= 0:
+        return 0.0
+    good = window.holds(records.finish_s) & (records.status == FINISHED)
+    ttft = records.first_token_s - records.arrival_s
+    tpot = (records.finish_s - records.first_token_s) / np.maximum(records.output_tokens - 1, 1)
+    measured = {"ttft_s": ttft, "tpot_s": tpot, "e2e_s": records.finish_s - records.arrival_s}
+    for name, values in measured.items():
+        if slo.get(name):
+            good &= np.nan_to_num(values, nan=np.inf) <= max(slo[name].values())
+    return float(good.sum()) / window.duration_s
+
+
 def count_refused(records: RunRecords) -> int:
     """Requests that could never be served (too long for the model or the pool)."""
     return int((records.status == REFUSED).sum())

@@ -40,7 +40,8 @@ class ExpertWork:
     """Routed experts of all layers on one rank.
 
     ``params`` are all experts that the rank holds, ``flops_per_row`` 2 x the parameters a token takes of
-    them; ``num_experts`` and ``chosen`` set how many experts a batch touches.
+    them; ``num_experts`` and ``chosen`` set how many experts a batch touches. ``row_factor`` is how many times
+    the attention rank's own tokens the experts' group sees; ``width`` that of a dispatched token.
     """
 
     layers: int
@@ -50,6 +51,7 @@ class ExpertWork:
     params: float
     flops_per_row: float
     row_factor: float
+    width: int
 
     def touched_frac(self, rows: float) -> float:
         """Expected share of experts that at least one of `rows` tokens chose: 1 - (1 - k/n)^rows.
@@ -60,7 +62,7 @@ class ExpertWork:
 
         Examples
         --------
-        >>> k3 = ExpertWork(92, 896, 16, "mxfp4", 1.0, 1.0, 1.0)
+        >>> k3 = ExpertWork(92, 896, 16, "mxfp4", 1.0, 1.0, 1.0, 3584)
         >>> round(896 * k3.touched_frac(8)), round(896 * k3.touched_frac(64))
         (120, 613)
         """
@@ -122,6 +124,7 @@ class Work:
     parts: dict[str, int]
     hidden: int
     gathered_bytes_per_context: float
+    exchanged_bytes_per_seq: float
 
 
 def work_of(model: ModelProfile, layout: Layout, kv_dtype: str) -> Work:
@@ -156,6 +159,7 @@ def work_of(model: ModelProfile, layout: Layout, kv_dtype: str) -> Work:
         parts=_layer_parts(model),
         hidden=model.hidden,
         gathered_bytes_per_context=_gathered(model, layout, kv_dtype),
+        exchanged_bytes_per_seq=_exchanged(model, layout),
     )
 
 
@@ -205,6 +209,7 @@ def _experts(model: ModelProfile, layout: Layout) -> ExpertWork | None:
         fmt=model.weights.routed_experts or model.weights.default,
         params=params / shards, flops_per_row=2.0 * chosen / shards,
         row_factor=max(1.0, layout.ep / layout.tp) if layout.ep > 1 else 1.0,
+        width=moe.latent_dim or model.hidden,
     )
 
 
@@ -378,6 +383,23 @@ def _gathered(model: ModelProfile, layout: Layout, kv_dtype: str) -> float:
         return 0.0
     total = sum(kv_bytes_per_token(model.attention[n], kv_dtype, layout.tp) for n in model.layer_names)
     return total * (layout.dcp - 1) / layout.dcp
+
+
+def _exchanged(model: ModelProfile, layout: Layout) -> float:
+    """Bytes of queries and partial outputs that DCP ranks exchange for one decoding sequence, all layers."""
+    if layout.dcp == 1:
+        return 0.0
+    heads = layout.dcp / layout.tp
+    return ACTIVATION_BYTES * heads * sum(_query_width(model.attention[n]) for n in model.layer_names)
+
+
+def _query_width(spec: Attention) -> float:
+    """Elements of queries and outputs of one layer's attention over context, all heads."""
+    if isinstance(spec, MlaAttention):
+        return spec.num_heads * (2.0 * spec.kv_lora_rank + spec.qk_rope_head_dim)
+    if isinstance(spec, GqaAttention):
+        return spec.num_heads * (spec.head_dim + float(spec.v_head_dim or spec.head_dim))
+    return 2.0 * spec.num_heads * spec.entry_dim if isinstance(spec, CompressedAttention) else 0.0
 
 
 def weight_bytes_per_element(fmt: str) -> float:

@@ -16,6 +16,10 @@ from kvsim.workload.requests import Floats, Ints
 from kvsim.workload.sessions import SessionTree, Turn, tree_from_turns
 
 
+_LARGEST_START = 0.8
+"""A session begins with at most this share of its compaction limit: nobody resumes what is compacted at once."""
+
+
 def make_trees(preset: AgenticPreset, num_sessions: int, seed: int = 0, stratified: bool = True) -> list[SessionTree]:
     """Generate sessions.
 
@@ -91,8 +95,8 @@ def _plans(preset: AgenticPreset, n: int, seed: int, stratified: bool) -> list[_
     u = spread_points(rng, n, 5, stratified)
     score = normal_scores(u[:, 0])
     turns = np.maximum(preset.turns.at_score(score).round(), 1)
-    limit = np.minimum(preset.limit.at(u[:, 1]), preset.window_tokens)
-    start = np.clip(preset.start.at(u[:, 2]), preset.shared_prefix_tokens + 1, 0.8 * limit)
+    start = np.clip(preset.start.at(u[:, 2]), preset.shared_prefix_tokens + 1, _LARGEST_START * preset.window_tokens)
+    limit = np.clip(preset.limit.at(u[:, 1]), start / _LARGEST_START, preset.window_tokens)
     factor = LogNormal(1.0, preset.spread).at(u[:, 3])
     groups = _groups(preset.fan_out, turns, score, u[:, 4])
     subs = _sub_plans(preset.fan_out, groups, sub_rng, stratified)

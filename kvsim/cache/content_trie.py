@@ -1,0 +1,234 @@
+"""Which blocks of which requests are the same: a tree of content, cut into chains of blocks.
+
+Two requests share a block exactly when all their tokens up to its end are equal. The tree is built once, before a
+run, from the pieces of all requests, so that a run never looks at a token or a block: it works on *chains*. A chain
+is a path of blocks that starts where its content left its parent's and goes on as deep as anybody's does; whoever
+uses only a part of it, or branches off half-way, does not cut it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.workload.requests import Requests
+
+Path = list[tuple[int, int]]
+"""(chain, end block) from the root to the leaf; a chain is used from its start block to the end block."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContentTrie:
+    """Chains of blocks, and the chain at which each request ends.
+
+    Attributes
+    ----------
+    start_block : list of int
+        First block of each chain, counted from the start of the prompt.
+    parent : list of int
+        Chain that holds the blocks before it; -1 at a root.
+    users : list of int
+        Requests whose blocks include some of the chain's own.
+    leaf : list of int
+        Last chain of each request; -1 when it never fills a block.
+    num_blocks : list of int
+        Blocks that each request fills (its last generated token is never computed).
+
+    Examples
+    --------
+    >>> from kvsim.workload.requests import Row, requests_from_rows
+    >>> trie = build_trie(requests_from_rows([Row([(0, 64)], 17, 1), Row([(0, 40), (2, 30)], 9, 3)]), 16)
+    >>> trie.path(0), trie.path(1)
+    ([(0, 4), (2, 5)], [(0, 2), (1, 4)])
+    """
+
+    start_block: list[int]
+    parent: list[int]
+    users: list[int]
+    leaf: list[int]
+    num_blocks: list[int]
+
+    def path(self, i: int) -> Path:
+        """Chains of request `i` with the block at which it leaves each."""
+        chain, end = self.leaf[i], self.num_blocks[i]
+        path: Path = []
+        while chain >= 0:
+            path.append((chain, end))
+            end = self.start_block[chain]
+            chain = self.parent[chain]
+        path.reverse()
+        return path
+
+
+def build_trie(requests: Requests, block_tokens: int) -> ContentTrie:
+    """Sort the content of all requests into chains.
+
+    Prompts go in before outputs: a session that grows then is one long chain, whatever its turns generated.
+
+    Parameters
+    ----------
+    requests : Requests
+        Columns of the workload.
+    block_tokens : int
+        Tokens a block holds, >= 1.
+
+    Returns
+    -------
+    ContentTrie
+        About 2 us a request and 0.2 us a piece.
+    """
+    return _Builder(requests, block_tokens).build()
+
+
+class _Builder:
+    """The tree while it grows: chains with their pieces, and where others branch off."""
+
+    def __init__(self, requests: Requests, block_tokens: int) -> None:
+        self.requests, self.block_tokens = requests, block_tokens
+        prompt = requests.prompt_tokens
+        self.prompt_tokens: list[int] = prompt.tolist()
+        self.num_blocks: list[int] = ((prompt + requests.output_tokens - 1) // block_tokens).tolist()
+        self.start: list[int] = []
+        self.parent: list[int] = []
+        self.content: list[list[int]] = []
+        self.ends: list[list[int]] = []
+        self.roots: dict[int, int] = {}
+        self.branches: dict[tuple[int, int, int], int] = {}
+        self.leaf: list[int] = []
+
+    def build(self) -> ContentTrie:
+        """Private requests, then the prompts of the others, then their outputs."""
+        shared = self._place_private()
+        ends = [self._place_prompt(i) for i in shared]
+        fresh = _occurs_once(self.requests.output_content, self.requests.piece_content)[shared].tolist()
+        outputs = self.requests.output_content[shared].tolist()
+        for i, end, content, is_fresh in zip(shared, ends, outputs, fresh, strict=True):
+            chain = self._branch_private(i, end[0]) if is_fresh else self._place_output(i, end, content)
+            self.leaf[i] = self._last_used(chain, self.num_blocks[i])
+        return ContentTrie(self.start, self.parent, self._count_users(), self.leaf, self.num_blocks)
+
+    def _place_private(self) -> list[int]:
+        """Give a chain to every request that nobody shares a token with; return the other requests."""
+        requests = self.requests
+        n = len(requests)
+        if not n:
+            return []
+        first = requests.piece_content[requests.piece_offsets[:-1]]
+        private = _occurs_once(first, np.zeros(0, np.int64))
+        num = int(private.sum())
+        self.start, self.parent = [0] * num, [-1] * num
+        self.content, self.ends = [[]] * num, [[]] * num
+        leaf = np.where(private, np.cumsum(private) - 1, -1)
+        leaf[np.array(self.num_blocks, np.int64) == 0] = -1
+        self.leaf = leaf.tolist()
+        return np.flatnonzero(~private).tolist()
+
+    def _place_prompt(self, i: int) -> tuple[int, int]:
+        """Chain and piece at which the prompt of request `i` ends, growing the tree as needed."""
+        rows = slice(self.requests.piece_offsets[i], self.requests.piece_offsets[i + 1])
+        contents: list[int] = self.requests.piece_content[rows].tolist()
+        tokens: list[int] = self.requests.piece_tokens[rows].tolist()
+        ends = list(accumulate(tokens))
+        if len(contents) > 1:
+            contents, ends = _merged(contents, ends)
+        root = self.roots.get(contents[0])
+        if root is None:
+            self.roots[contents[0]] = len(self.start)
+            return self._new_chain(-1, 0, contents, ends)
+        return self._walk(root, 0, contents, ends)
+
+    def _place_output(self, i: int, end: tuple[int, int], content: int) -> int:
+        """Chain at which the output of request `i` ends, following what others wrote there."""
+        chain, j = end
+        at = self.prompt_tokens[i]
+        stop = [at + int(self.requests.output_tokens[i])]
+        contents, ends = self.content[chain], self.ends[chain]
+        if contents[j] == content:
+            return self._walk(chain, j, [content], stop)[0]
+        if ends[j] == at and j + 1 == len(contents):
+            contents.append(content)
+            ends.append(stop[0])
+            return chain
+        if ends[j] == at and contents[j + 1] == content:
+            return self._walk(chain, j + 1, [content], stop)[0]
+        return self._branch(chain, at, [content], stop)[0]
+
+    def _branch_private(self, i: int, chain: int) -> int:
+        """Chain for an output that nobody else has; none of its own when it fills no further block."""
+        at = self.prompt_tokens[i]
+        if self.num_blocks[i] == at // self.block_tokens:
+            return chain
+        return self._new_chain(chain, at, [], [])[0]
+
+    def _walk(self, chain: int, j: int, contents: list[int], ends: list[int]) -> tuple[int, int]:
+        """Follow pieces down from piece `j` of a chain, with which the first one begins alike."""
+        i, last = 0, len(contents) - 1
+        while True:
+            own, own_ends = self.content[chain], self.ends[chain]
+            own_last = len(own) - 1
+            while i < last and j < own_last and ends[i] == own_ends[j] and contents[i + 1] == own[j + 1]:
+                i += 1
+                j += 1
+            end, own_end = ends[i], own_ends[j]
+            if end <= own_end and i == last:
+                return chain, j
+            if end >= own_end and j == own_last:
+                own_ends[j] = end
+                own.extend(contents[i + 1:])
+                own_ends.extend(ends[i + 1:])
+                return chain, len(own) - 1
+            i += end <= own_end
+            at = min(end, own_end)
+            child = self.branches.get((chain, at, contents[i]))
+            if child is None:
+                return self._branch(chain, at, contents[i:], ends[i:])
+            chain, j = child, 0
+
+    def _branch(self, chain: int, at: int, contents: list[int], ends: list[int]) -> tuple[int, int]:
+        """Follow or open the branch that leaves `chain` after `at` tokens with the given pieces."""
+        key = (chain, at, contents[0])
+        child = self.branches.get(key)
+        if child is not None:
+            return self._walk(child, 0, contents, ends)
+        self.branches[key] = len(self.start)
+        return self._new_chain(chain, at, contents, ends)
+
+    def _new_chain(self, parent: int, at: int, contents: list[int], ends: list[int]) -> tuple[int, int]:
+        start = at // self.block_tokens
+        self.parent.append(self._last_used(parent, start))
+        self.start.append(start)
+        self.content.append(contents)
+        self.ends.append(ends)
+        return len(self.start) - 1, len(contents) - 1
+
+    def _last_used(self, chain: int, end_block: int) -> int:
+        """The chain, or its nearest ancestor, that holds the last block before `end_block`."""
+        while chain >= 0 and self.start[chain] >= end_block:
+            chain = self.parent[chain]
+        return chain
+
+    def _count_users(self) -> list[int]:
+        leaf = np.array(self.leaf, np.int64)
+        users: list[int] = np.bincount(leaf[leaf >= 0], minlength=len(self.start)).tolist()
+        for chain in range(len(self.start) - 1, -1, -1):
+            if self.parent[chain] >= 0:
+                users[self.parent[chain]] += users[chain]
+        return users
+
+
+def _occurs_once(values: NDArray[np.int64], elsewhere: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of `values` occur only once among them and not at all elsewhere."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    once = counts[inverse] == 1
+    return once & ~np.isin(values, elsewhere) if len(elsewhere) else once
+
+
+def _merged(contents: list[int], ends: list[int]) -> tuple[list[int], list[int]]:
+    """Join neighbouring pieces of the same stream."""
+    if all(map(int.__ne__, contents, contents[1:])):
+        return contents, ends
+    keep = [k for k in range(len(contents)) if k + 1 == len(contents) or contents[k] != contents[k + 1]]
+    return [contents[k] for k in keep], [ends[k] for k in keep]

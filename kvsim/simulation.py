@@ -1,0 +1,245 @@
+"""One scenario from start to report: the function behind all three doors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from kvsim.engine import core, reference
+from kvsim.engine.types import EngineConfig, EngineRun, Progress, RunTotals
+from kvsim.errors import Problem, ScenarioError, SimulationError
+from kvsim.profiles.hardware import ApiPriceProfile
+from kvsim.profiles.store import ProfileStore, default_store
+from kvsim.report.cost import Cost, Sales, cost, gpu_usd_per_hour
+from kvsim.report.ledger import ledger_of
+from kvsim.report.limits import limits
+from kvsim.report.metrics import (
+    billed_tokens,
+    count_refused,
+    good_requests_per_s,
+    hit_rate,
+    latency,
+    throughput,
+    window_of,
+)
+from kvsim.report.report import Report, RunInfo
+from kvsim.resolve import Resolved, resolve
+from kvsim.scenario import Scenario, load_scenario
+from kvsim.steptime.base import LinearStepTime, StepBatch, StepTimeModel
+from kvsim.steptime.roofline import RooflineStepTime, build_step_time
+from kvsim.traffic import build_workload
+from kvsim.workload.ideal import ideal_cached_tokens
+from kvsim.workload.requests import Workload
+from kvsim.workload.sessions import PRIMER
+
+EngineFunction = Callable[[Workload, EngineConfig, StepTimeModel, Progress | None], EngineRun]
+ENGINES: Mapping[str, EngineFunction] = MappingProxyType({"core": core.run, "reference": reference.run})
+"""Engines by ``engine.fidelity``: the fast one and the executable specification."""
+
+SECONDS_PER_HOUR = 3600.0
+
+
+def simulate(scenario: Scenario | str | Mapping[str, Any], progress: Progress | None = None,
+             store: ProfileStore | None = None) -> Report:
+    """Simulate one scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario, str or mapping
+        A scenario, the path or shipped name of one, or plain data.
+    progress : callable, optional
+        Called with the finished share, 0 to 1.
+    store : ProfileStore, optional
+        Where profiles are found.
+
+    Returns
+    -------
+    Report
+        Equal for equal scenario, seed and version but for ``run.wall_s``.
+
+    Raises
+    ------
+    ScenarioError, ProfileError, TraceError
+        Something in the input is wrong.
+    InfeasibleError
+        The model does not fit.
+    SimulationError
+        A conservation law or a physics floor was broken: a bug of kvsim.
+
+    Examples
+    --------
+    >>> report = simulate({"name": "tiny", "model": "llama-3.1-8b", "hardware": {"gpu": "h200", "num_gpus": 1},
+    ...     "workload": {"fixed": {"num_requests": 8, "input_tokens": 500, "output_tokens": 20}, "concurrency": 4}})
+    >>> report.run.num_requests, report.preemptions
+    (8, 0)
+    """
+    began = time.perf_counter()
+    checked = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
+    _refuse_unsupported(checked)
+    store = store or default_store()
+    resolved = resolve(checked, store)
+    workload = build_workload(checked)
+    model = step_time_of(resolved)
+    run = ENGINES[checked.engine.fidelity](workload, resolved.engine, model, progress)
+    return _report(_Outcome(resolved, workload, model, run, store), began)
+
+
+def step_time_of(resolved: Resolved) -> StepTimeModel:
+    """The step-time model of a scenario: given coefficients, or physics."""
+    given = resolved.scenario.engine
+    if given.step_time is not None:
+        return LinearStepTime(given.step_time.base_s, given.step_time.per_prefill_token_s,
+                              given.step_time.per_decode_seq_s)
+    return build_step_time(resolved.model, resolved.gpu, resolved.layout, given.kv_dtype, resolved.engine_profile,
+                           given.async_scheduling)
+
+
+class _Outcome:
+    """A finished run and what it was made of."""
+
+    def __init__(self, resolved: Resolved, workload: Workload, model: StepTimeModel, run: EngineRun,
+                 store: ProfileStore) -> None:
+        self.resolved, self.workload, self.model, self.run, self.store = resolved, workload, model, run, store
+        self.scenario = resolved.scenario
+        self.window = window_of(run, warm_from_s(workload, run), workload.until_s)
+
+    def ideal(self) -> Any:
+        order = np.argsort(self.run.records.arrival_s, kind="stable")
+        arrived = order[np.isfinite(self.run.records.arrival_s[order])]
+        return ideal_cached_tokens(self.workload.requests, arrived)
+
+    def step_shares(self) -> dict[str, float]:
+        if not isinstance(self.model, RooflineStepTime):
+            return {"compute": 1.0}
+        batch, context = mean_step(self.run.totals, self.run)
+        shares = self.model.shares(batch, context)
+        return {k: v / max(sum(shares.values()), 1e-300) for k, v in shares.items()}
+
+    def cost(self) -> Cost:
+        tokens = billed_tokens(self.run.records, self.window)
+        turns = int(self.window.holds(self.run.records.first_token_s).sum())
+        gpus = self.scenario.hardware.num_gpus
+        price = self.store.get("price", self.scenario.prices.compute)
+        per_hour = gpus * gpu_usd_per_hour(price, self.resolved.gpu.name)
+        nodes = gpus / gpus_per_node(self.resolved, self.store)
+        return cost(per_hour, nodes, Sales(tokens, turns, self.window.duration_s / SECONDS_PER_HOUR), self.api())
+
+    def api(self) -> ApiPriceProfile | None:
+        return api_price(self.scenario, self.resolved.model.name, self.store)
+
+
+def warm_from_s(workload: Workload, run: EngineRun) -> float:
+    """Start of the measured window: the stated warm-up, or the end of the last priming request if that is later."""
+    warming = workload.requests.traffic_class >= PRIMER
+    ends = run.records.finish_s[warming]
+    ends = ends[np.isfinite(ends)]
+    return max(workload.measure_from_s, float(ends.max()) if len(ends) else 0.0)
+
+
+def mean_step(totals: RunTotals, run: EngineRun) -> tuple[StepBatch, int]:
+    """An average step of a run and its decoders' context, for saying what its steps spend their time on."""
+    steps = max(totals.steps, 1)
+    records = run.records
+    computed = records.prompt_tokens - records.cached_tokens
+    prefill = round(totals.prefill_tokens_computed / steps)
+    seqs = round(totals.decode_tokens / steps)
+    mean_prompt = float(records.prompt_tokens.mean()) if len(records.prompt_tokens) else 0.0
+    offset = float(records.cached_tokens.mean() + computed.mean() / 2) if len(computed) else 0.0
+    batch = StepBatch(prefill, 1 if prefill else 0, round(prefill * offset), round(offset) if prefill else 0, seqs)
+    return batch, round(seqs * mean_prompt)
+
+
+def gpus_per_node(resolved: Resolved, store: ProfileStore) -> float:
+    """GPUs that share a host: of the named node, of the GPU's usual node, or 8."""
+    name = resolved.scenario.hardware.node
+    if name is not None:
+        return store.get("node", name).num_gpus.base
+    usual = [n for n in store.names("node") if store.get("node", n).gpu == resolved.gpu.name]
+    return store.get("node", usual[0]).num_gpus.base if usual else 8.0
+
+
+def api_price(scenario: Scenario, model: str, store: ProfileStore) -> ApiPriceProfile | None:
+    """The API price that the tokens earn: the named one, else the model's first, else none."""
+    if scenario.prices.api is not None:
+        return store.get("api-price", scenario.prices.api)
+    own = [p for n in store.names("api-price") if (p := store.get("api-price", n)).model == model]
+    return own[0] if own else None
+
+
+def _report(outcome: _Outcome, began: float) -> Report:
+    run, window, scenario = outcome.run, outcome.window, outcome.scenario
+    _guard(outcome)
+    return Report(
+        name=scenario.name,
+        throughput=throughput(run.records, window, scenario.hardware.num_gpus),
+        hit_rate=hit_rate(run.records, window, outcome.ideal()),
+        latency=latency(run.records, window),
+        capacity=outcome.resolved.capacity,
+        cost=outcome.cost(),
+        goodput_requests_per_s=good_requests_per_s(run.records, window, scenario.slo.model_dump()),
+        preemptions=run.totals.preemptions,
+        limits=limits(run, window, outcome.step_shares(), outcome.resolved.limits.max_num_seqs),
+        run=_run_info(outcome, began),
+        ledger=ledger_of(outcome.resolved.profiles),
+        scenario=scenario.to_dict(),
+        records=run.records,
+        timeline=run.timeline,
+    )
+
+
+def _run_info(outcome: _Outcome, began: float) -> RunInfo:
+    records, totals = outcome.run.records, outcome.run.totals
+    return RunInfo(
+        num_requests=int(outcome.window.holds(records.first_token_s).sum()),
+        num_unfinished=int(np.isfinite(records.arrival_s).sum() - np.isfinite(records.finish_s).sum()),
+        num_refused=count_refused(records),
+        simulated_s=totals.makespan_s,
+        measured_from_s=outcome.window.start_s,
+        wall_s=time.perf_counter() - began,
+        seed=outcome.scenario.seed,
+        digest=outcome.scenario.digest,
+        version=package_version(),
+        profiles={p.name: outcome.store.digest(p)[:16] for p in outcome.resolved.profiles
+                  if p is not outcome.resolved.engine_profile},
+        counters={"steps": totals.steps, **totals.counters},
+    )
+
+
+def package_version() -> str:
+    """Version of the installed package, "unknown" when it runs from a folder that is not installed."""
+    try:
+        return version("kvsim")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _guard(outcome: _Outcome) -> None:
+    """Laws that every result must keep: hits within the ideal, tokens in = hit + computed, windows not negative."""
+    records = outcome.run.records
+    broken: list[Problem] = []
+    if (records.cached_tokens > np.maximum(records.prompt_tokens - 1, 0)).any():
+        broken.append(Problem("run", "cached_tokens", "more than prompt - 1", "at most prompt - 1"))
+    if outcome.window.duration_s < 0:
+        broken.append(Problem("run", "window", f"{outcome.window}", "an end after its start"))
+    if broken:
+        name = f"{outcome.scenario.name} (digest {outcome.scenario.digest}, seed {outcome.scenario.seed})"
+        raise SimulationError(f"a law was broken in {name}", broken)
+
+
+def _refuse_unsupported(scenario: Scenario) -> None:
+    """Say at once what this version can describe but not simulate."""
+    asked = {
+        "tiers": (bool(scenario.tiers), "[]: the capacity of HBM alone"),
+        "replicas": (scenario.replicas > 1, "1"),
+        "layout.dp": (scenario.layout.dp > 1, "1 (kvsim capacity answers for more)"),
+        "engine.draft": (scenario.engine.draft != "none", "none (kvsim capacity answers for drafts)"),
+    }
+    problems = [Problem(scenario.name, field, "a value that is not simulated yet", accepted)
+                for field, (given, accepted) in asked.items() if given]
+    if problems:
+        raise ScenarioError("this scenario cannot be simulated", problems)

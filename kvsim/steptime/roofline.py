@@ -1,0 +1,415 @@
+"""Step time from physics: FLOPs and bytes of every component over the rates its kernels were measured to reach.
+
+One step runs every component once, prefill chunks and decoding sequences together, so weights are read once for
+all of its tokens. A component takes ``max(FLOPs / (peak x share), bytes / (bandwidth x share), floor)``; components
+follow each other. Collectives, kernel launches and the host are added. Only attention over resident context depends
+on the context, and in straight lines, so that a step is a maximum of a few affine functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kvsim.layout import Layout
+from kvsim.profiles.engine_profile import EngineProfile
+from kvsim.profiles.hardware import GpuProfile
+from kvsim.profiles.model import ModelProfile
+from kvsim.steptime.allreduce import Curve, all_reduce_curve
+from kvsim.steptime.base import Piece, StepBatch
+from kvsim.steptime.envelope import sum_of_maxima, upper_envelope
+from kvsim.steptime.rates import Cost, Rate, peak_flops, rate_of
+from kvsim.steptime.work import (
+    ACTIVATION_BYTES,
+    DecodeWork,
+    ExpertWork,
+    PrefillWork,
+    Work,
+    weight_bytes_per_element,
+    work_of,
+)
+
+_NARROW_FORMATS = ("fp8", "int8", "fp4", "mxfp4", "nvfp4")
+_CONTEXT_PARTS = ("gqa", "mla", "compressed")
+
+
+class _Load(NamedTuple):
+    """What one component does in one step."""
+
+    name: str
+    rate: Rate
+    calls: float
+    flops: float
+    num_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Chunked prefill of constant-state attention: seconds per token, all layers together."""
+
+    serial_s: float
+    parallel_s: float
+    longer: bool
+    peak_s: float
+
+    def seconds(self, tokens: int, chunks: int) -> float:
+        """Time of `tokens` in `chunks` sequences of about equal length.
+
+        Notes
+        -----
+        The scan over chunks is serial within a sequence and parallel over sequences; kernels between chunks are
+        parallel over tokens and heads. Heads divide the parallel part only, so tensor parallelism hardly
+        shortens a prefill. Law: linear in T. Source: FlashKDA's and flash-linear-attention's published timings.
+        """
+        serial, parallel = self.serial_s * tokens / max(chunks, 1), self.parallel_s * tokens
+        law = max(serial, parallel) if self.longer else serial + parallel
+        return max(law, self.peak_s * tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Collectives of one step: all-reduces, expert exchange, pipeline hops, context parallelism."""
+
+    reduce: Curve
+    reduce_calls: int
+    row_bytes: float
+    fixed_s: float
+    per_row_s: float
+    exchange: Curve
+    exchange_calls: int
+    exchange_bytes_per_seq: float
+    per_context_s: float
+
+    def seconds(self, rows: int, batch: StepBatch) -> float:
+        """Time of all collectives of a step with `rows` tokens."""
+        total = self.reduce_calls * self.reduce.seconds(rows * self.row_bytes) + self.fixed_s + self.per_row_s * rows
+        if self.exchange_calls and batch.decode_seqs:
+            message = batch.decode_seqs * self.exchange_bytes_per_seq
+            total += self.exchange_calls * self.exchange.seconds(message)
+        return total + self.per_context_s * batch.prefill_context_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the host costs: launches inside a graph, launches it makes itself, scheduling and output."""
+
+    launches_s: float
+    graph_max_tokens: float
+    eager_s: float
+    step_s: float
+    per_seq_s: float
+    asynchronous: bool
+
+    def own_s(self, batch: StepBatch) -> float:
+        """Scheduling, input preparation and output processing of one step."""
+        return self.step_s + self.per_seq_s * (batch.decode_seqs + batch.prefill_chunks)
+
+    def least_s(self, batch: StepBatch) -> float:
+        """Least duration of a step that the host sets: it launches what no graph covers."""
+        rows = batch.prefill_tokens + batch.decode_seqs
+        eager = self.eager_s if batch.prefill_tokens and rows > self.graph_max_tokens else 0.0
+        own = self.own_s(batch)
+        return max(eager, own) if self.asynchronous else eager + own
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Rates of the kernels that a model needs, by component and format."""
+
+    dense: tuple[tuple[Rate, float, float], ...]
+    head: tuple[Rate, float]
+    experts: tuple[Rate, float] | None
+    prefill: Rate
+    expand: Rate
+    decode: tuple[Rate, ...]
+    state: Rate
+    elementwise: Rate
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineStepTime:
+    """Step time of one replica (a `kvsim.steptime.base.StepTimeModel`); made by `build_step_time`.
+
+    Two batches that compare equal give equal pieces; batches of decoding sequences alone are kept in a
+    small cache.
+    """
+
+    work: Work
+    rates: Rates
+    scans: tuple[Scan, ...]
+    links: Links
+    host: Host
+    expert_imbalance: float
+    _decode_only: dict[int, tuple[Piece, ...]] = field(default_factory=dict[int, tuple[Piece, ...]])
+    _context: dict[int, tuple[Piece, ...]] = field(default_factory=dict[int, tuple[Piece, ...]])
+
+    def pieces(self, batch: StepBatch) -> tuple[Piece, ...]:
+        """Affine pieces (seconds, seconds per resident context token) of the step's duration.
+
+        Parameters
+        ----------
+        batch : StepBatch
+            What the step computes.
+
+        Returns
+        -------
+        tuple of (float, float)
+            At least one; the step lasts the largest of ``a + b x context``.
+        """
+        if batch.prefill_tokens:
+            return self._pieces(batch)
+        found = self._decode_only.get(batch.decode_seqs)
+        if found is None:
+            found = self._decode_only[batch.decode_seqs] = self._pieces(batch)
+        return found
+
+    def costs(self, batch: StepBatch, context_tokens: int) -> tuple[Cost, ...]:
+        """The same duration by component; the costs add up to it.
+
+        Parameters
+        ----------
+        batch : StepBatch
+            What the step computes.
+        context_tokens : int
+            Tokens that the decoding sequences attend to, summed.
+        """
+        loads = [*self._loads(batch), *self._context_loads(batch.decode_seqs, context_tokens)]
+        costs = [load.rate.cost(load.name, *load[2:]) for load in loads]
+        costs += [Cost("state_prefill", compute_s=self._scan_s(batch)),
+                  Cost("collectives", link_s=self.links.seconds(batch.prefill_tokens + batch.decode_seqs, batch)),
+                  Cost("launches", fixed_s=self.host.launches_s)]
+        if not self.host.asynchronous:
+            costs.append(Cost("host", fixed_s=self.host.own_s(batch)))
+        missing = self.host.least_s(batch) - sum(c.total_s for c in costs)
+        return (*costs, Cost("host_bound", fixed_s=max(0.0, missing)))
+
+    def shares(self, batch: StepBatch, context_tokens: int) -> dict[str, float]:
+        """Seconds of the step by what they are spent on.
+
+        Returns
+        -------
+        dict of str to float
+            ``hbm_bandwidth``, ``compute``, ``collectives``, ``host`` [s]; their sum is the step's duration. A
+            component counts under the longer of its compute and memory time; floors, launches and overheads
+            count as ``host``.
+        """
+        costs = self.costs(batch, context_tokens)
+        return {
+            "hbm_bandwidth": sum(c.memory_s for c in costs),
+            "compute": sum(c.compute_s for c in costs),
+            "collectives": sum(c.link_s for c in costs),
+            "host": sum(c.fixed_s for c in costs),
+        }
+
+    def floor_s(self, batch: StepBatch, context_tokens: int) -> float:
+        """Duration [s] below which the step would break physics.
+
+        Notes
+        -----
+        ``max(sum of FLOPs / dense peak, sum of bytes / nominal HBM bandwidth)``: every component at the peak of
+        the lane that the engine uses for it, all compute hidden behind all traffic or the reverse, no
+        communication, no launches. Weights, KV and state are counted, activations are not.
+        """
+        loads = [load for load in self._loads(batch) if load.rate is not self.rates.elementwise]
+        loads += self._context_loads(batch.decode_seqs, context_tokens)
+        compute = sum(load.flops * load.rate.peak_flop_s for load in loads)
+        compute += sum(scan.peak_s for scan in self.scans) * batch.prefill_tokens
+        return max(compute, sum(load.num_bytes * load.rate.peak_byte_s for load in loads))
+
+    def _pieces(self, batch: StepBatch) -> tuple[Piece, ...]:
+        """Everything but context attention as one constant, under the lines of context attention."""
+        rows = batch.prefill_tokens + batch.decode_seqs
+        fixed = self.host.launches_s + self.links.seconds(rows, batch) + self._scan_s(batch)
+        for load in self._loads(batch):
+            fixed += load.rate.seconds(load.calls, load.flops, load.num_bytes)
+        if not self.host.asynchronous:
+            fixed += self.host.own_s(batch)
+        lines = [(fixed + a, b) for a, b in self._lines(batch.decode_seqs)]
+        least = self.host.least_s(batch)
+        return upper_envelope([*lines, (least, 0.0)]) if least > lines[0][0] else tuple(lines)
+
+    def _loads(self, batch: StepBatch) -> Iterator[_Load]:
+        """What every component but context attention does."""
+        rows = batch.prefill_tokens + batch.decode_seqs
+        for rate, params, num_bytes in self.rates.dense:
+            yield _Load("dense", rate, 1.0, 2.0 * params * rows, num_bytes)
+        rate, num_bytes = self.rates.head
+        sampled = batch.decode_seqs + batch.prefill_chunks
+        yield _Load("lm_head", rate, 1.0, 2.0 * self.work.head_params * sampled, num_bytes)
+        if self.rates.experts is not None and self.work.experts is not None:
+            yield self._expert_load(self.work.experts, *self.rates.experts, rows)
+        if batch.prefill_tokens:
+            for part in self.work.prefill:
+                yield from self._prefill_loads(part, batch)
+        if batch.decode_seqs:
+            for state in self.work.states:
+                yield _Load("state_decode", self.rates.state, state.layers, 0.0,
+                            state.layers * state.bytes_per_seq * batch.decode_seqs)
+        yield _Load("elementwise", self.rates.elementwise, 1.0, 0.0, self.work.elementwise_bytes_per_row * rows)
+
+    def _expert_load(self, experts: ExpertWork, rate: Rate, num_bytes: float, rows: int) -> _Load:
+        """Distinct experts are read once; the busiest rank waits for nobody."""
+        rows_seen = rows * experts.row_factor
+        busiest = self.expert_imbalance
+        return _Load("experts", rate, experts.layers, experts.flops_per_row * rows_seen * busiest,
+                     min(1.0, experts.touched_frac(rows_seen) * busiest) * num_bytes)
+
+    def _prefill_loads(self, part: PrefillWork, batch: StepBatch) -> Iterator[_Load]:
+        """Attention of the chunks, and expansion of the context that earlier steps computed."""
+        pairs = batch.prefill_pairs / part.ratio
+        if part.cap:
+            pairs = min(pairs, batch.prefill_tokens * part.cap)
+        yield _Load("prefill_attention", self.rates.prefill, part.layers, part.layers * part.flops_per_pair * pairs,
+                    part.layers * part.bytes_per_context * batch.prefill_context_tokens)
+        cached = part.layers * max(0, batch.prefill_context_tokens - batch.prefill_tokens)
+        if part.expand_flops and cached:
+            yield _Load("expansion", self.rates.expand, 1.0, part.expand_flops * cached, part.expand_bytes * cached)
+
+    def _scan_s(self, batch: StepBatch) -> float:
+        """Chunked prefill of all constant-state layers."""
+        if not batch.prefill_tokens:
+            return 0.0
+        return sum(scan.seconds(batch.prefill_tokens, batch.prefill_chunks) for scan in self.scans)
+
+    def _context_loads(self, seqs: int, context_tokens: int) -> Iterator[_Load]:
+        """What attention of decoding sequences does at a context."""
+        if seqs:
+            for part, rate in zip(self.work.decode, self.rates.decode, strict=True):
+                yield _Load("decode_attention", rate, part.layers,
+                            part.layers * (part.flops_per_token * context_tokens + part.flops_per_seq * seqs),
+                            part.layers * (part.bytes_per_token * context_tokens + part.bytes_per_seq * seqs))
+
+    def _lines(self, seqs: int) -> tuple[Piece, ...]:
+        """Attention of `seqs` decoding sequences as lines over their context."""
+        found = self._context.get(seqs)
+        if found is None:
+            pairs = zip(self.work.decode, self.rates.decode, strict=True) if seqs else ()
+            found = self._context[seqs] = sum_of_maxima([_part_lines(part, rate, seqs) for part, rate in pairs])
+        return found
+
+
+def _part_lines(part: DecodeWork, rate: Rate, seqs: int) -> tuple[Piece, ...]:
+    """Compute, memory and floor of one kind of layer, each a line over context."""
+    extra = part.layers * rate.overhead_s
+    compute, memory = part.layers * rate.flop_s, part.layers * rate.byte_s
+    return upper_envelope([
+        (compute * part.flops_per_seq * seqs + extra, compute * part.flops_per_token),
+        (memory * part.bytes_per_seq * seqs + extra, memory * part.bytes_per_token),
+        (part.layers * rate.floor_s + extra, 0.0),
+    ])
+
+
+def build_step_time(model: ModelProfile, gpu: GpuProfile, layout: Layout, kv_dtype: str, engine: EngineProfile,
+                    async_scheduling: bool) -> RooflineStepTime:
+    """Step-time model of one replica (with attention data parallelism: of one rank's batch).
+
+    Parameters
+    ----------
+    model, gpu : ModelProfile, GpuProfile
+        What is served, on what.
+    layout : Layout
+        How the model is spread over GPUs.
+    kv_dtype : str
+        KV cache format (``bf16``, ``fp8``, ``fp8_ds_mla``).
+    engine : EngineProfile
+        Which kernels run and what they reach; its base must have been resolved.
+    async_scheduling : bool
+        Whether the host works on the next step while the GPU runs this one.
+
+    Returns
+    -------
+    RooflineStepTime
+        A `StepTimeModel` that can also tell its parts, shares and physics floor.
+
+    Raises
+    ------
+    ProfileError
+        The engine has no kernel for one of the model's formats on this GPU.
+
+    Notes
+    -----
+    Assumptions, and when they are wrong. Components run one after the other (engines overlap shared with routed
+    experts, and communication with compute). Sliding windows and chosen sets (sparse attention) count in full for every
+    decoding sequence: too much while contexts are shorter than the window. Routing is uniform: real routing
+    touches fewer experts in small batches, and random weights make it collapse. Pipeline stages run one after the
+    other without a second batch in flight: latency is right, throughput of an engine that keeps several
+    batches in flight is up to ``pp`` times higher. Attention-DP ranks carry equal loads. Chunks of one step are about
+    equally long.
+
+    Sources: roofline expressions re-derived from the models' equations (bases: the scaling book of the JAX team,
+    NVIDIA's aiconfigurator); rates from measured kernel tables, cited in the engine profile.
+    """
+    work = work_of(model, layout, kv_dtype)
+    place = (gpu.name, gpu.architecture)
+    costs = engine.costs
+    return RooflineStepTime(
+        work=work,
+        rates=_rates(work, gpu, kv_dtype, engine),
+        scans=_scans(work, gpu, engine),
+        links=_links(work, gpu, layout, engine),
+        host=Host(
+            launches_s=engine.launch_s(place) * sum(
+                count * costs.launches[part].base for part, count in work.parts.items() if part in costs.launches),
+            graph_max_tokens=costs.graph_max_tokens.base,
+            eager_s=sum(count * costs.eager_part[p].base for p, count in work.parts.items() if p in costs.eager_part),
+            step_s=costs.host_step.base, per_seq_s=costs.host_per_sequence.base, asynchronous=async_scheduling),
+        expert_imbalance=costs.expert_imbalance.base if layout.ep > 1 else 1.0,
+    )
+
+
+def _rates(work: Work, gpu: GpuProfile, kv_dtype: str, engine: EngineProfile) -> Rates:
+    """Look every kernel up."""
+    dense = [(rate_of(engine, gpu, "gemm", fmt), params, params * weight_bytes_per_element(fmt))
+             for fmt, params in work.dense_params.items()]
+    experts = work.experts
+    return Rates(
+        dense=tuple(dense),
+        head=(rate_of(engine, gpu, "gemm", work.head_fmt), work.head_params * weight_bytes_per_element(work.head_fmt)),
+        experts=None if experts is None else (
+            rate_of(engine, gpu, "moe", experts.fmt), experts.params * weight_bytes_per_element(experts.fmt)),
+        prefill=rate_of(engine, gpu, "prefill_attention", kv_dtype),
+        expand=rate_of(engine, gpu, "gemm", "bf16"),
+        decode=tuple(rate_of(engine, gpu, part.component, kv_dtype, part.heads) for part in work.decode),
+        state=rate_of(engine, gpu, "state_decode"),
+        elementwise=rate_of(engine, gpu, "elementwise"),
+    )
+
+
+def _scans(work: Work, gpu: GpuProfile, engine: EngineProfile) -> tuple[Scan, ...]:
+    """Chunked-prefill law of every kind of constant-state layer."""
+    if not work.states:
+        return ()
+    law = engine.scan((gpu.name, gpu.architecture))
+    peak_s = 1.0 / peak_flops(gpu, "bf16")
+    return tuple(Scan(s.layers * law.serial.base, s.layers * law.per_head.base * s.scan_heads, law.form == "max",
+                      s.layers * s.scan_flops_per_token * peak_s) for s in work.states)
+
+
+def _links(work: Work, gpu: GpuProfile, layout: Layout, engine: EngineProfile) -> Links:
+    """Collectives of a layout: two all-reduces a layer and one for the embedding under TP; expert exchange under DP."""
+    links, bandwidth = engine.links, gpu.scale_up.bandwidth.base
+    experts, layers = work.experts, work.parts.get("norms", 0)
+    exchanged = experts.layers if experts is not None and layout.dp > 1 and layout.ep > 1 else 0
+    row_bytes = work.hidden * ACTIVATION_BYTES
+    hops = layout.pp - 1
+    per_row = hops * row_bytes / bandwidth
+    if experts is not None and exchanged:
+        per_row += exchanged * _dispatch_bytes(experts, layout) / (bandwidth * links.all_to_all_efficiency.base)
+    return Links(
+        reduce=all_reduce_curve(links, gpu, layout.tp),
+        reduce_calls=2 * layers - exchanged + 1 if layout.tp > 1 else 0,
+        row_bytes=row_bytes,
+        fixed_s=hops * links.hop.base + 2 * exchanged * links.all_to_all_latency.base,
+        per_row_s=per_row,
+        exchange=all_reduce_curve(links, gpu, layout.dcp),
+        exchange_calls=sum(work.parts.get(p, 0) for p in _CONTEXT_PARTS) if layout.dcp > 1 else 0,
+        exchange_bytes_per_seq=work.exchanged_bytes_per_seq / max(1, sum(work.parts.get(p, 0) for p in _CONTEXT_PARTS)),
+        per_context_s=work.gathered_bytes_per_context / (bandwidth * links.bus_efficiency.base),
+    )
+
+
+def _dispatch_bytes(experts: ExpertWork, layout: Layout) -> float:
+    """Bytes one row sends to remote experts and gets back: k x width x (dispatch + combine) x remote share."""
+    sent = 1.0 if experts.fmt in _NARROW_FORMATS else ACTIVATION_BYTES
+    return experts.chosen * experts.width * (sent + ACTIVATION_BYTES) * (layout.ep - 1) / layout.ep

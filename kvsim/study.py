@@ -1,0 +1,157 @@
+"""A scenario at several numbers of live sessions, each with several seeds; and how results are told."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kvsim.agents import Step, why_fewer
+from kvsim.capacity import fit_lines, pool_lines
+from kvsim.report.report import Report
+from kvsim.resolve import Resolved, resolve
+from kvsim.scenario import Scenario
+from kvsim.simulation import simulate
+
+StudyProgress = Callable[[str, float], None]
+"""Called with the name of the case and its finished share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """All replications at one number of live sessions (None: the scenario states none)."""
+
+    concurrency: int | None
+    reports: tuple[Report, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StudyResult:
+    """Everything a study found; ``steps`` explains the number of sessions where there are sessions."""
+
+    resolved: Resolved
+    rows: tuple[Row, ...]
+    steps: tuple[Step, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """One report as it is; several as ``{"cases": [...]}`` with concurrency and seed beside each."""
+        reports = [r for row in self.rows for r in row.reports]
+        if len(reports) == 1:
+            return reports[0].to_dict()
+        cases = [{"concurrency": row.concurrency, "seed": r.run.seed, "report": r.to_dict()}
+                 for row in self.rows for r in row.reports]
+        return {"name": self.resolved.scenario.name, "cases": cases}
+
+
+def run_study(scenario: Scenario, progress: StudyProgress | None = None) -> StudyResult:
+    """Run every case of a scenario: one, or its study's numbers of live sessions times its seeds.
+
+    Raises
+    ------
+    KvsimError
+        As `kvsim.simulation.simulate`.
+    """
+    resolved = resolve(scenario)
+    study = scenario.study
+    if study is None:
+        rows = (Row(scenario.workload.concurrency, (_simulate(scenario, progress),)),)
+        return StudyResult(resolved, rows, ())
+    rows = tuple(Row(c, tuple(_simulate(scenario.at(c, scenario.seed + k), progress)
+                              for k in range(study.replications))) for c in study.concurrency)
+    return StudyResult(resolved, rows, why_fewer(resolved))
+
+
+def run_text(result: StudyResult) -> str:
+    """A study, or one run, as text."""
+    reports = [r for row in result.rows for r in row.reports]
+    parts = [head_text(result.resolved), rows_text(result.rows)]
+    if len(reports) == 1:
+        parts.append(report_text(reports[0]))
+    if result.steps:
+        parts.append(steps_text(result.steps))
+    return "\n\n".join(parts)
+
+
+def head_text(resolved: Resolved) -> str:
+    """What is simulated, the HBM budget, and the pool: predicted, and as logged where a log is given."""
+    scenario = resolved.scenario
+    lines = [f"{scenario.name}: {resolved.model.name} on {scenario.hardware.num_gpus} x {resolved.gpu.name}, "
+             f"{resolved.layout}, {scenario.engine.kv_dtype} KV, engine profile {resolved.engine_profile.name}"]
+    if scenario.description:
+        lines.append(scenario.description.strip())
+    lines += ["", "HBM of the fullest GPU, predicted", resolved.budget.text(), ""]
+    if resolved.predicted is not None:
+        ahead = resolved.predicted.num_blocks / resolved.capacity.num_blocks - 1
+        lines += ["Predicted " + line for line in pool_lines(resolved.predicted)[:2]]
+        lines.append(f"The pool as logged is used instead (the prediction is {ahead:+.1%} of it):")
+    return "\n".join([*lines, *pool_lines(resolved.capacity), "", *fit_lines(resolved.capacity)])
+
+
+def rows_text(rows: tuple[Row, ...]) -> str:
+    """One line a number of live sessions: medians over the seeds, hit rates with their extremes."""
+    head = (f"{'live':>5} {'hit rate':>16} {'ideal':>6} {'output':>8} {'total':>10} {'TTFT p50':>9} {'TTFT p95':>9} "
+            f"{'TPOT p50':>9} {'$/M':>7} {'$/M out':>8} {'contrib.':>9}  binds")
+    unit = (f"{'':>5} {'median [min-max]':>16} {'':>6} {'tok/s':>8} {'tok/s/GPU':>10} {'s':>9} {'s':>9} {'ms':>9} "
+            f"{'blended':>7} {'all in':>8} {'$/node-h':>9}")
+    return "\n".join([head, unit, *(_row_text(row) for row in rows)])
+
+
+def report_text(report: Report) -> str:
+    """The rest of one report: counts, cost, what binds, assumed figures."""
+    run, cost = report.run, report.cost
+    shares = ", ".join(f"{name} {getattr(report.limits.shares, name):.0%}" for name in _share_names(report))
+    assumed = [e for e in report.ledger if e.kind == "assumed"]
+    lines = [
+        f"{run.num_requests} requests measured from {run.measured_from_s:.0f} s to {run.simulated_s:.0f} s, "
+        f"{run.num_unfinished} unfinished, {run.num_refused} refused, {report.preemptions} preemptions",
+        f"${cost.usd_per_hour:.2f} per hour; margin {cost.margin_frac:.0%}, break-even at {cost.break_even_frac:.0%} "
+        f"of the API price",
+        f"time: {shares}",
+        f"{len(report.ledger)} figures used, {len(assumed)} of them assumed; seed {run.seed}, digest {run.digest}",
+    ]
+    return "\n".join(lines)
+
+
+def steps_text(steps: tuple[Step, ...]) -> str:
+    """Why fewer sessions fit than a first division says."""
+    rows = [f"  {step.sessions:>6.1f}  {step.what}" for step in steps]
+    return "\n".join(["How many agents, and why not more", *rows])
+
+
+def _row_text(row: Row) -> str:
+    reports = row.reports
+    hits = sorted(r.hit_rate.total for r in reports)
+    spread = f"{statistics.median(hits):.1%} [{hits[0]:.0%}-{hits[-1]:.0%}]" if len(hits) > 1 else f"{hits[0]:.1%}"
+    live = "-" if row.concurrency is None else str(row.concurrency)
+    return (f"{live:>5} {spread:>16} {_median(reports, _IDEAL):>6.1%} {_median(reports, _OUTPUT):>8.1f} "
+            f"{_median(reports, _TOTAL):>10,.0f} {_median(reports, _TTFT50):>9.2f} {_median(reports, _TTFT95):>9.2f} "
+            f"{1e3 * _median(reports, _TPOT):>9.1f} {_median(reports, _BLENDED):>7.3f} {_median(reports, _ALL_IN):>8.2f} "
+            f"{_median(reports, _CONTRIBUTION):>9.2f}  {statistics.mode(r.limits.binding for r in reports)}")
+
+
+Pick = Callable[[Report], float]
+_IDEAL: Pick = lambda r: r.hit_rate.ideal  # noqa: E731
+_OUTPUT: Pick = lambda r: r.throughput.output_tokens_per_s  # noqa: E731
+_TOTAL: Pick = lambda r: r.throughput.total_tokens_per_s_per_gpu  # noqa: E731
+_TTFT50: Pick = lambda r: r.latency.ttft_s.p50  # noqa: E731
+_TTFT95: Pick = lambda r: r.latency.ttft_s.p95  # noqa: E731
+_TPOT: Pick = lambda r: r.latency.tpot_s.p50  # noqa: E731
+_BLENDED: Pick = lambda r: r.cost.usd_per_mtok.blended  # noqa: E731
+_ALL_IN: Pick = lambda r: r.cost.usd_per_mtok.output_all_in  # noqa: E731
+_CONTRIBUTION: Pick = lambda r: r.cost.contribution_usd_per_node_hour  # noqa: E731
+
+
+def _median(reports: tuple[Report, ...], pick: Pick) -> float:
+    return statistics.median(pick(r) for r in reports)
+
+
+def _share_names(report: Report) -> list[str]:
+    from kvsim.report.limits import RESOURCES
+
+    return [n for n in RESOURCES if getattr(report.limits.shares, n) >= 0.005]
+
+
+def _simulate(scenario: Scenario, progress: StudyProgress | None) -> Report:
+    label = f"{scenario.workload.concurrency} live, seed {scenario.seed}"
+    return simulate(scenario, (lambda share: progress(label, share)) if progress else None)
