@@ -60,8 +60,8 @@ def why_fewer(resolved: Resolved) -> tuple[Step, ...]:
 
     Notes
     -----
-    A live session keeps its whole context and the state checkpoint at its end also while it thinks; otherwise its next turn
-    starts cold. Sessions are looked at on the clock of `capped_clock_s`, where each moment is equally likely; the last
+    A live session keeps its whole context and the state checkpoint at its end also while it thinks; otherwise
+    its next turn starts cold. Sessions are looked at on the clock of `capped_clock_s`, where each moment is equally likely; the last
     step draws gatherings of n sessions and asks that `SAFE` of them fit.
     """
     geometry, blocks = resolved.capacity.geometry, resolved.capacity.num_blocks - 1
@@ -107,7 +107,8 @@ def _live_steps(live: Live, blocks: int) -> list[Step]:
              blocks / float(live.main.mean())),
         Step(f"sub-agents hold contexts of their own: {live.subagents.mean():.0f} blocks per session on average",
              blocks / float(together.mean())),
-        Step(f"sessions do not peak together, but often enough: {SAFE:.0%} of all moments must fit", _safe(together, blocks)),
+        Step(f"sessions do not peak together, but often enough: {SAFE:.0%} of all moments must fit",
+             _safe(together, blocks)),
     ]
     if in_flight:
         steps.append(Step(f"thinking sessions are counted, since only {busy:.0%} of the time a request is in flight; "

@@ -79,7 +79,8 @@ def pool_lines(capacity: Capacity) -> list[str]:
         f"bytes per token {capacity.bytes_per_token:,.0f} B (whole model, before replication)",
     ]
     if capacity.state_bytes_per_sequence:
-        lines += [f"bytes per sequence {capacity.state_bytes_per_sequence / 2**20:,.2f} MiB of state, constant in context",
+        state = capacity.state_bytes_per_sequence / 2**20
+        lines += [f"bytes per sequence {state:,.2f} MiB of state, constant in context",
                   f"bytes per checkpoint {capacity.checkpoint_bytes / 1e6:,.1f} MB, "
                   f"{geometry.state_groups} blocks of the pool"]
     if capacity.window_bytes_per_sequence:

@@ -29,7 +29,8 @@ def cli() -> None:
 
 @cli.command()
 @click.argument("scenario")
-@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change one field, e.g. engine.kv_dtype=fp8.")
+@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE",
+              help="Change one field, e.g. engine.kv_dtype=fp8.")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed; the same as --set seed=N.")
 @json_option
 def run(scenario: str, overrides: tuple[str, ...], seed: int | None, json_file: Path | None) -> None:
@@ -117,7 +118,7 @@ def profiles_check(paths: tuple[Path, ...]) -> None:
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write here instead of printing.")
 def profiles_import(config: Path, name: str | None, output: Path | None) -> None:
     """Turn a Hugging Face CONFIG (config.json) into a model profile."""
-    from kvsim.profiles.huggingface import import_file
+    from kvsim.profiles.hf_file import import_file
 
     text = import_file(config, name)
     if output is None:
@@ -182,15 +183,26 @@ def _show(text: str, json_file: Path | None, data: Any) -> None:
         try:
             json_file.write_text(json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n")
         except OSError as err:
-            raise ScenarioError("cannot write the result", [Problem("--json", "", str(err), "a writable path")]) from None
+            problem = Problem("--json", "", str(err), "a writable path")
+            raise ScenarioError("cannot write the result", [problem]) from None
 
 
 def _progress() -> Callable[[str, float], None] | None:
     if not sys.stderr.isatty():
         return None
-    from kvsim.progress import bar
+    from rich.progress import Progress
 
-    return bar()
+    bar = Progress(transient=True)
+    bar.start()
+    tasks: dict[str, Any] = {}
+
+    def advance(label: str, share: float) -> None:
+        if label not in tasks:
+            tasks[label] = bar.add_task(label, total=1.0)
+        bar.update(tasks[label], completed=share)
+
+    click.get_current_context().call_on_close(bar.stop)
+    return advance
 
 
 def main() -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from kvsim.engine.types import EngineConfig
 from kvsim.errors import InfeasibleError, Problem, ScenarioError
 from kvsim.layout import Layout
-from kvsim.memory.layout_check import layout_problems
 from kvsim.memory.budget import EngineLimits, MemoryBudget, hbm_budget, require_room
 from kvsim.memory.capacity import Capacity, Pool, capacity
 from kvsim.memory.drafts import parse_draft
 from kvsim.memory.geometry import KvGeometry, KvSpec, kv_geometry
+from kvsim.memory.layout_check import layout_problems
 from kvsim.profiles.engine_profile import EngineProfile, resolve_base
 from kvsim.profiles.figure import Profile
 from kvsim.profiles.hardware import GpuProfile
@@ -97,7 +97,7 @@ def resolve(scenario: Scenario, store: ProfileStore | None = None) -> Resolved:
         raise ScenarioError(f"{model.name} cannot be laid out as {layout}", problems)
     limits = engine_limits(scenario, model, gpu, profile)
     geometry = _geometry(scenario, model, layout)
-    budget = hbm_budget(model, gpu, layout, limits, profile.memory_reserve, geometry)
+    budget = hbm_budget(model, gpu, layout, limits, profile.reserve, geometry)
     sizing = _Sizing(scenario, model, gpu, profile, layout, limits, geometry, budget)
     predicted, used = sizing.pools()
     engine = engine_config(scenario, geometry, limits, used.num_blocks)
@@ -186,7 +186,7 @@ class _Sizing:
         if layout_problems(self.model, layout, layout.num_gpus):
             return False
         geometry = _geometry(self.scenario, self.model, layout)
-        budget = hbm_budget(self.model, self.gpu, layout, self.limits, self.profile.memory_reserve, geometry)
+        budget = hbm_budget(self.model, self.gpu, layout, self.limits, self.profile.reserve, geometry)
         need = geometry.blocks_for(self.limits.max_model_len)
         return budget.kv_bytes > 0 and geometry.num_blocks(budget.kv_bytes) > need
 

@@ -155,9 +155,9 @@ class Prices(Part):
 class Slo(Part):
     """Service level objectives: limits [s] on statistics, e.g. ``ttft_s: {p95: 10}``."""
 
-    ttft_s: dict[Percentile, PositiveSeconds] = Field(default_factory=dict)
-    tpot_s: dict[Percentile, PositiveSeconds] = Field(default_factory=dict)
-    e2e_s: dict[Percentile, PositiveSeconds] = Field(default_factory=dict)
+    ttft_s: dict[Percentile, PositiveSeconds] = Field(default_factory=dict[Percentile, float])
+    tpot_s: dict[Percentile, PositiveSeconds] = Field(default_factory=dict[Percentile, float])
+    e2e_s: dict[Percentile, PositiveSeconds] = Field(default_factory=dict[Percentile, float])
 
 
 class Study(Part):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kvsim.engine import core, reference
+from kvsim.engine import reference
 from kvsim.engine.types import EngineConfig, EngineRun, Progress, RunTotals
 from kvsim.errors import Problem, ScenarioError, SimulationError
 from kvsim.profiles.hardware import ApiPriceProfile
@@ -38,10 +38,11 @@ from kvsim.workload.requests import Workload
 from kvsim.workload.sessions import PRIMER
 
 EngineFunction = Callable[[Workload, EngineConfig, StepTimeModel, Progress | None], EngineRun]
-ENGINES: Mapping[str, EngineFunction] = MappingProxyType({"core": core.run, "reference": reference.run})
+ENGINES: Mapping[str, EngineFunction] = MappingProxyType({"core": reference.run, "reference": reference.run})
 """Engines by ``engine.fidelity``: the fast one and the executable specification."""
 
 SECONDS_PER_HOUR = 3600.0
+USUAL_GPUS_PER_NODE = 8.0
 
 
 def simulate(scenario: Scenario | str | Mapping[str, Any], progress: Progress | None = None,
@@ -155,20 +156,19 @@ def mean_step(totals: RunTotals, run: EngineRun) -> tuple[StepBatch, int]:
 
 
 def gpus_per_node(resolved: Resolved, store: ProfileStore) -> float:
-    """GPUs that share a host: of the named node, of the GPU's usual node, or 8."""
-    name = resolved.scenario.hardware.node
-    if name is not None:
-        return store.get("node", name).num_gpus.base
-    usual = [n for n in store.names("node") if store.get("node", n).gpu == resolved.gpu.name]
-    return store.get("node", usual[0]).num_gpus.base if usual else 8.0
+    """GPUs that share a host: of the named node, else of the node that has the GPU's name as an alias, else 8."""
+    name = resolved.scenario.hardware.node or resolved.gpu.name
+    if resolved.scenario.hardware.node is None and not store.knows("node", name):
+        return USUAL_GPUS_PER_NODE
+    return store.get("node", name).num_gpus.base
 
 
 def api_price(scenario: Scenario, model: str, store: ProfileStore) -> ApiPriceProfile | None:
-    """The API price that the tokens earn: the named one, else the model's first, else none."""
-    if scenario.prices.api is not None:
-        return store.get("api-price", scenario.prices.api)
-    own = [p for n in store.names("api-price") if (p := store.get("api-price", n)).model == model]
-    return own[0] if own else None
+    """The API price that the tokens earn: the named one, else the one with the model's name as an alias, else none."""
+    name = scenario.prices.api or model
+    if scenario.prices.api is None and not store.knows("api-price", name):
+        return None
+    return store.get("api-price", name)
 
 
 def _report(outcome: _Outcome, began: float) -> Report:

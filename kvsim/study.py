@@ -126,8 +126,8 @@ def _row_text(row: Row) -> str:
     live = "-" if row.concurrency is None else str(row.concurrency)
     return (f"{live:>5} {spread:>16} {_median(reports, _IDEAL):>6.1%} {_median(reports, _OUTPUT):>8.1f} "
             f"{_median(reports, _TOTAL):>10,.0f} {_median(reports, _TTFT50):>9.2f} {_median(reports, _TTFT95):>9.2f} "
-            f"{1e3 * _median(reports, _TPOT):>9.1f} {_median(reports, _BLENDED):>7.3f} {_median(reports, _ALL_IN):>8.2f} "
-            f"{_median(reports, _CONTRIBUTION):>9.2f}  {statistics.mode(r.limits.binding for r in reports)}")
+            f"{1e3 * _median(reports, _TPOT):>9.1f} {_median(reports, _BLENDED):>7.3f} "
+            f"{_median(reports, _ALL_IN):>8.2f} {_median(reports, _CONTRIBUTION):>9.2f}  {statistics.mode(r.limits.binding for r in reports)}")
 
 
 Pick = Callable[[Report], float]

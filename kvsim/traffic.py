@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 
 from kvsim.errors import Problem, ScenarioError, nearest
 from kvsim.profiles.paths import data_root
 from kvsim.scenario import Scenario
 from kvsim.workload.agentic import make_trees
-from kvsim.workload.fixed import Lengths, fixed_closed_loop, fixed_open_loop
+from kvsim.workload.fixed import Clients, Poisson, build_fixed
+from kvsim.workload.lengths import LogNormal
 from kvsim.workload.presets import PRESETS
 from kvsim.workload.readers.weka_rle import read_weka_rle
 from kvsim.workload.requests import Workload
@@ -107,15 +106,18 @@ def _closed(scenario: Scenario, trees: list[SessionTree]) -> Workload:
 
 def _fixed(scenario: Scenario) -> Workload:
     part = scenario.workload
-    assert part.fixed is not None
-    lengths = Lengths(**part.fixed.model_dump(exclude={"num_requests"}))
-    build: Mapping[str, Callable[[], Workload]] = MappingProxyType({
-        "closed": lambda: fixed_closed_loop(part.fixed.num_requests, lengths, _concurrency(scenario), scenario.seed),
-        "open": lambda: fixed_open_loop(part.fixed.num_requests, lengths, _rate(scenario), scenario.seed),
-    })
+    given = part.fixed
+    assert given is not None
     mode = part.mode or ("open" if part.rate_per_s is not None else "closed")
+    load = Poisson(_rate(scenario)) if mode == "open" else Clients(_concurrency(scenario))
+    workload = build_fixed(given.num_requests, _length(given.input_tokens, given.input_sigma),
+                           _length(given.output_tokens, given.output_sigma), load, scenario.seed)
     until_s = part.warmup_s + part.duration_s if part.duration_s is not None else float("inf")
-    return replace(build[mode](), measure_from_s=part.warmup_s, until_s=until_s)
+    return replace(workload, measure_from_s=part.warmup_s, until_s=until_s)
+
+
+def _length(tokens: int, sigma: float) -> int | LogNormal:
+    return LogNormal(tokens, sigma, 1) if sigma else tokens
 
 
 def _concurrency(scenario: Scenario) -> int:

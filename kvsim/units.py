@@ -23,7 +23,6 @@ def _table() -> dict[str, tuple[str, float]]:
         "USD/GB": ("USD/byte", 1e-9), "USD/TB": ("USD/byte", 1e-12), "USD/Mtok": ("USD/Mtok", 1.0),
         "USD/kW-month": ("USD/kW-month", 1.0),
         "GHz": ("Hz", 1e9), "MHz": ("Hz", 1e6),
-        "B/token": ("B/token", 1.0), "kB/token": ("B/token", 1e3), "KiB/token": ("B/token", 1024.0),
         "params": ("params", 1.0), "Mparams": ("params", 1e6), "Gparams": ("params", 1e9), "Tparams": ("params", 1e12),
     }
     for prefix, factor in (_SI | _IEC).items():

@@ -72,7 +72,7 @@ class RunRecords:
     output_tokens: Ints
     preemptions: Ints
     status: Ints
-    refusals: dict[int, str] = field(default_factory=dict)
+    refusals: dict[int, str] = field(default_factory=dict[int, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class RunTotals:
     preemptions: int
     makespan_s: float
     busy_s: float
-    counters: dict[str, int] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,10 @@ class Draft:
         return {"none": 0, "mtp": 1, "dspark": DSPARK_LAYERS}[self.kind]
 
 
+NO_DRAFT = Draft()
+"""The target alone."""
+
+
 def parse_draft(text: str) -> Draft:
     """Read ``none``, ``mtp-kN``, ``dspark-fp8-kN`` or ``dspark-bf16-kN``.
 
@@ -58,4 +62,4 @@ def parse_draft(text: str) -> Draft:
         return Draft("mtp", int(match["mtp"]))
     if match["dspark"]:
         return Draft("dspark", int(match["dspark"]), match["dtype"])
-    return Draft()
+    return NO_DRAFT

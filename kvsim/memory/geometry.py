@@ -8,13 +8,13 @@ of layers takes the same number of equal pages from one pool, and short groups a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from kvsim.errors import Problem, ScenarioError
 from kvsim.layout import Layout
-from kvsim.memory.drafts import Draft
+from kvsim.memory.drafts import NO_DRAFT, Draft
 from kvsim.memory.layers import kv_bytes_per_token, state_bytes, window_bytes, window_tokens
 from kvsim.profiles.model import CompressedAttention, MlaAttention, ModelProfile
 
@@ -138,7 +138,7 @@ class KvSpec:
     layout: Layout
     kv_dtype: str
     prefix_caching: bool = True
-    draft: Draft = Draft()
+    draft: Draft = NO_DRAFT
     block_tokens: int | None = None
 
 
@@ -159,7 +159,7 @@ def kv_geometry(model: ModelProfile, spec: KvSpec) -> KvGeometry:
     Examples
     --------
     >>> from kvsim.profiles.store import default_store
-    >>> k3 = default_store().model("kimi-k3")
+    >>> k3 = default_store().get("model", "kimi-k3")
     >>> kv_geometry(k3, KvSpec(Layout(tp=8), "fp8")).block_tokens
     1536
     """
@@ -245,7 +245,7 @@ def _stage_sums(model: ModelProfile, spec: KvSpec, buckets: Sequence[Bucket]) ->
     return sums
 
 
-def _stages(model: ModelProfile, spec: KvSpec):  # noqa: ANN202
+def _stages(model: ModelProfile, spec: KvSpec) -> Callable[[int], int]:
     of = stage_of_layers(model.num_layers, spec.layout.pp)
     return lambda layer: of[layer] if layer < len(of) else spec.layout.pp - 1
 

@@ -17,9 +17,9 @@ from kvsim.profiles.model import (
 
 BYTES_PER_ELEMENT = MappingProxyType({
     "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0,
-    "fp4": 0.5, "int4": 0.5 + 2 / 128, "mxfp4": 0.5 + 1 / 32, "nvfp4": 0.5 + 1 / 16,
+    "fp4": 0.5, "int4": 0.5, "mxfp4": 0.5 + 1 / 32, "nvfp4": 0.5 + 1 / 16,
 })
-"""Bytes an element, scales included (one 8-bit scale per 32 for mxfp4, per 16 for nvfp4; one bf16 per 128 for int4)."""
+"""Bytes an element, scales included (one 8-bit scale per 32 for mxfp4, per 16 for nvfp4); int4 without its scales."""
 
 KV_DTYPES = ("bf16", "fp8", "fp8_ds_mla")
 """KV cache formats: ``fp8_ds_mla`` is DeepSeek's latent with fp8 values, fp32 scales per 128 and bf16 rope."""

@@ -72,7 +72,7 @@ def weight_bytes(model: ModelProfile, layout: Layout) -> WeightBytes:
     Examples
     --------
     >>> from kvsim.profiles.store import default_store
-    >>> llama = default_store().model("llama-3.1-8b")
+    >>> llama = default_store().get("model", "llama-3.1-8b")
     >>> round(weight_bytes(llama, Layout(tp=1)).per_gpu_bytes / 2**30, 1)
     15.0
     """
@@ -92,7 +92,8 @@ def computed_weight_bytes(model: ModelProfile) -> float:
 def element_bytes(model: ModelProfile, component: str) -> float:
     """Bytes an element of one weight component (``"attention"``, ``"routed_experts"``, ...)."""
     dtype: Dtype = getattr(model.weights, component, None) or model.weights.default
-    return BYTES_PER_ELEMENT[dtype]
+    scale = 2.0 / model.weights.int4_group_size if dtype == "int4" else 0.0
+    return BYTES_PER_ELEMENT[dtype] + scale
 
 
 def _checkpoint_scale(model: ModelProfile) -> float:
@@ -118,13 +119,13 @@ def _layer_part(model: ModelProfile, layer: int) -> _Part:
     total = attention_params(spec, model.hidden)
     repeated = _repeated_attention(spec, model.hidden)
     size = element_bytes(model, "attention")
-    norms = component_params_of_norms(model) * element_bytes(model, "default")
+    norms = _norms_of_a_layer(model) * element_bytes(model, "default")
     attention = _Part(split=(total - repeated) * size, repeated=repeated * size + norms)
     return attention + _mlp_part(model, layer)
 
 
-def component_params_of_norms(model: ModelProfile) -> float:
-    """Norm parameters of one layer (the last norm is spread over the layers)."""
+def _norms_of_a_layer(model: ModelProfile) -> float:
+    """Norm parameters of one layer; the last norm is spread over the layers."""
     return component_params(model)["norms"] / model.num_layers
 
 

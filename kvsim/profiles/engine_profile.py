@@ -19,7 +19,6 @@ from kvsim.errors import Problem, ProfileError, nearest
 from kvsim.profiles.figure import Bytes, Count, Frac, Profile, Seconds, Strict
 from kvsim.profiles.hardware import Architecture, Lane
 from kvsim.profiles.reserve import MemoryReserve
-from kvsim.profiles.reserve import MemoryReserve
 
 Component = Literal["gemm", "moe", "prefill_attention", "gqa_decode", "mla_decode", "state_decode", "elementwise"]
 LayerPart = Literal["gqa", "mla", "compressed", "linear", "dense_mlp", "moe", "norms"]
@@ -232,7 +231,7 @@ class SupportFact(Strict):
     note: str = ""
 
 
-class EngineProfile(Profile):
+class EngineProfile(Profile, frozen=True):
     """One engine at one time (``kvsim/engine/1``).
 
     ``base`` names a profile whose kernels, scans, overheads, collectives and memory reserve hold where this one states none;
@@ -325,14 +324,6 @@ class EngineProfile(Profile):
                                [Problem(self.name, field, "", f"resolve_base with its base {self.base!r}")])
         return part
 
-    @property
-    def memory_reserve(self) -> MemoryReserve:
-        """Memory beside weights and KV; a profile that still waits for its base may have none."""
-        if self.memory is None:
-            raise ProfileError(f"engine profile {self.name!r} has no memory reserve",
-                               [Problem(self.name, "memory", "", "a memory block here or in its base")])
-        return self.memory
-
     def _placed(self, entries: Sequence[P], field: str, place: tuple[str, str]) -> P:
         found = best_placed(entries, *place)
         if found is None:
@@ -384,7 +375,6 @@ def _join(profile: EngineProfile, get: Callable[[str], EngineProfile], seen: tup
         "base": "", "sources": base.sources | profile.sources,
         "kernels": profile.kernels + base.kernels, "scans": profile.scans + base.scans,
         "overheads": profile.overheads or base.overheads, "collectives": profile.collectives or base.collectives,
-        "memory": profile.memory or base.memory,
         "memory": profile.memory or base.memory,
         "support": profile.support + base.support,
     })

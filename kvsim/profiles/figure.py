@@ -84,7 +84,6 @@ UsdPerMtok = Annotated[Figure, _checker("USD/Mtok")]
 Usd = Annotated[Figure, _checker("USD")]
 UsdPerKwh = Annotated[Figure, _checker("USD/kWh")]
 UsdPerKwMonth = Annotated[Figure, _checker("USD/kW-month")]
-BytesPerToken = Annotated[Figure, _checker("B/token")]
 
 
 class Source(Strict):
@@ -96,7 +95,7 @@ class Source(Strict):
     note: str = ""
 
 
-class Profile(Strict):
+class Profile(Strict, frozen=True):
     """What every profile file has: schema, name, aliases and sources.
 
     Every `Figure` inside must name one of the ``sources`` and every source must be used.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from kvsim.errors import Problem, ProfileError, nearest
 from kvsim.profiles.figure import Profile
 from kvsim.profiles.hardware import ApiPriceProfile, GpuProfile, NodeProfile, PriceProfile
 from kvsim.profiles.physics import memory_problems
-from kvsim.profiles.store import ProfileStore
+from kvsim.profiles.store import ProfileStore, default_store, load_profile
 
 
 def check_profiles(store: ProfileStore) -> list[Problem]:
@@ -30,7 +31,6 @@ def check_profiles(store: ProfileStore) -> list[Problem]:
 
     Examples
     --------
-    >>> from kvsim.profiles.store import default_store
     >>> [p for p in check_profiles(default_store()) if "gpus" in p.where]
     []
     """
@@ -89,3 +89,40 @@ def _node_problems(node: NodeProfile, where: str) -> Iterator[Problem]:
                       f"at most host_dram.capacity, {dram.capacity.value:g} {dram.capacity.unit}")
     if node.num_gpus.base <= 0 or unit % node.num_gpus.base:
         yield Problem(where, "buying_unit.num_gpus", f"{unit:g}", f"a multiple of num_gpus, {node.num_gpus.value:g}")
+
+
+def check_paths(paths: Sequence[Path]) -> tuple[int, list[Problem]]:
+    """Check files and folders of profiles; no path means everything that the default store reaches.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        YAML files, or folders that are searched with their subfolders.
+
+    Returns
+    -------
+    (int, list of Problem)
+        Number of profiles looked at, and every problem.
+
+    Examples
+    --------
+    >>> check_paths([])[1]
+    []
+    """
+    if not paths:
+        store = default_store()
+        return len(store.files()), check_profiles(store)
+    files = [f for p in paths for f in (sorted(p.rglob("*.yaml")) if p.is_dir() else [p])]
+    return len(files), [problem for f in files for problem in _file_problems(f)]
+
+
+def _file_problems(path: Path) -> list[Problem]:
+    """Problems of one file on its own, cross references to the shipped profiles included."""
+    try:
+        profile = load_profile(path)
+    except ProfileError as err:
+        return list(err.problems)
+    found = _profile_problems(profile, str(path), default_store())
+    if profile.name != path.stem:
+        found.append(Problem(str(path), "name", profile.name, f"the file's name, {path.stem!r}"))
+    return found

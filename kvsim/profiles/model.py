@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from kvsim.profiles.figure import Bytes, BytesPerToken, Params, Profile, Strict
+from kvsim.profiles.figure import Bytes, Params, Profile, Strict
 
 Dtype = Literal["fp32", "bf16", "fp16", "fp8", "int8", "fp4", "mxfp4", "nvfp4", "int4"]
 Positive = Annotated[int, Field(gt=0)]
@@ -176,7 +176,7 @@ class DepthResidual(Strict):
     num_blocks: Positive
 
 
-class ModelProfile(Profile):
+class ModelProfile(Profile, frozen=True):
     """One model (``kvsim/model/1``).
 
     ``total_params`` count text and vision, without the ``num_mtp_layers`` draft layers that a checkpoint
@@ -203,7 +203,6 @@ class ModelProfile(Profile):
     vision_params: Params | None = None
     kernel_block_tokens: Positive = 16
     num_mtp_layers: NonNegative = 0
-    activation_per_token: BytesPerToken | None = None
     prefix_caching_default: bool = True
 
     @model_validator(mode="after")

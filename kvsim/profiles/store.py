@@ -81,8 +81,12 @@ def load_profile(path: str | Path) -> Profile:
     >>> round(gpu.hbm_usable.base / 2**30, 2)
     268.59
     """
-    where = str(path)
-    data = _without_dates(parse_yaml(_read(Path(path)), where, ProfileError))
+    return load_text(_read(Path(path)), str(path))
+
+
+def load_text(text: str, where: str) -> Profile:
+    """Check the text of one profile; `where` names it in messages. Raises as `load_profile`."""
+    data = _without_dates(parse_yaml(text, where, ProfileError))
     cls = _schema_class(data, where)
     problems = _source_problems(data, where)
     try:
@@ -179,6 +183,14 @@ class ProfileStore:
         if problems:
             raise ProfileError(f"{path} is not the {kind} profile that was asked for", problems)
         return self._loaded.setdefault(path, profile)
+
+    def knows(self, kind: Kind, name: str) -> bool:
+        """Whether a profile of the kind has this name or alias.
+
+        >>> default_store().knows("gpu", "b300"), default_store().knows("gpu", "b3000")
+        (True, False)
+        """
+        return _normal(name) in self._index[kind]
 
     def path_of(self, kind: Kind, name: str) -> Path:
         """File of the profile with this name or alias.

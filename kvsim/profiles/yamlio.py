@@ -31,7 +31,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 # YAML 1.1 reads 1e9 as text; people mean the number.
-_StrictLoader.add_implicit_resolver(
+_StrictLoader.add_implicit_resolver(  # pyright: ignore[reportUnknownMemberType]
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d[\d_]*(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789"))
 
 

@@ -28,8 +28,8 @@ class RunInfo:
     seed: int
     digest: str
     version: str
-    profiles: dict[str, str] = field(default_factory=dict)
-    counters: dict[str, int] = field(default_factory=dict)
+    profiles: dict[str, str] = field(default_factory=dict[str, str])
+    counters: dict[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ continues the prompt's last piece is found again by the next turn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -102,7 +102,7 @@ class Requests:
         return self.ids[i] if len(self.ids) else str(i)
 
 
-def merge(pieces: "zip[tuple[int, int]] | Sequence[tuple[int, int]]") -> list[tuple[int, int]]:
+def merge(pieces: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Join neighbouring pieces of the same stream.
 
     >>> merge([(1, 10), (1, 5), (2, 3)])

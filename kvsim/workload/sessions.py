@@ -159,7 +159,7 @@ def take_ragged(offsets: Ints, values: Ints, rows: Ints) -> tuple[Ints, Ints]:
     """
     counts = (offsets[1:] - offsets[:-1])[rows]
     taken = offsets_of(counts)
-    index = np.arange(taken[-1]) - np.repeat(taken[:-1], counts) + np.repeat(offsets[:-1][rows], counts)
+    index = np.arange(int(taken[-1])) - np.repeat(taken[:-1], counts) + np.repeat(offsets[:-1][rows], counts)
     return taken, values[index]
 
 

@@ -46,7 +46,8 @@ class ReplayRules:
     num_plays : int or None
         Sessions provided; None = as many as could be needed until `until_s`, or every tree once.
     measure_from_s, until_s : float
-        As in `Workload`.
+        As in `Workload`. Both count from the start of the run, so they include the time of the primers, which
+        depends on the engine; AgentX's window begins when the last primer (traffic class) has finished.
 
     Notes
     -----
@@ -157,7 +158,7 @@ def build_open_loop(trees: Sequence[SessionTree], start_s: Sequence[float] | Flo
     if len(trees) != len(start_s):
         raise ScenarioError(f"{len(trees)} sessions but {len(start_s)} starts")
     requests = _requests(trees, math.inf)
-    arrival = _cat([t.start_s + s for t, s in zip(trees, start_s, strict=True)], np.float64)
+    arrival = _floats([t.start_s + s for t, s in zip(trees, start_s, strict=True)])
     order = np.argsort(arrival, kind="stable")
     piece_offsets, piece_content = take_ragged(requests.piece_offsets, requests.piece_content, order)
     return Workload(label=label, requests=Requests(
@@ -275,31 +276,33 @@ def shortest_life_s(tree: SessionTree, gap_cap_s: float) -> float:
     return float(gaps + FASTEST_TOKEN_S * max(int(tree.output_tokens[main].sum()), 1))
 
 
-def _cat(parts: Sequence[Ints] | Sequence[Floats], dtype: type) -> np.ndarray:
-    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
+def _ints(parts: Sequence[Ints]) -> Ints:
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def _floats(parts: Sequence[Floats]) -> Floats:
+    return np.concatenate([np.zeros(0, np.float64), *parts])
 
 
 def _requests(plays: Sequence[SessionTree], gap_cap_s: float) -> Requests:
     """Columns of all plays; content of each play is its own but for what its tree shares."""
     shared = max(t.num_shared for t in plays) if plays else 0
-    base = shared + offsets_of([t.num_contents - t.num_shared for t in plays])[:-1]
+    base = (shared + offsets_of([t.num_contents - t.num_shared for t in plays])[:-1]).tolist()
     row = offsets_of([len(t) for t in plays])
-    gap_s = np.minimum(_cat([t.gap_s for t in plays], np.float64), gap_cap_s)
-    num_deps = _cat([np.diff(t.dep_offsets) for t in plays], np.int64)
+    gap_s = np.minimum(_floats([t.gap_s for t in plays]), gap_cap_s)
+    num_deps = _ints([np.diff(t.dep_offsets) for t in plays])
     sizes = np.diff(row)
     return Requests(
         session=np.repeat(np.arange(len(plays)), sizes),
         arrival_s=np.where(num_deps == 0, gap_s, 0.0), think_s=np.where(num_deps == 0, 0.0, gap_s),
         dep_offsets=offsets_of(num_deps),
-        dep_index=_cat([t.dep_index + r for t, r in zip(plays, row.tolist(), strict=False)], np.int64),
-        output_tokens=_cat([t.output_tokens for t in plays], np.int64), priority=np.zeros(row[-1], np.int64),
-        piece_offsets=offsets_of(_cat([np.diff(t.piece_offsets) for t in plays], np.int64)),
-        piece_content=_cat([_played(t, t.piece_content, b) for t, b in zip(plays, base.tolist(), strict=True)],
-                           np.int64),
-        piece_tokens=_cat([t.piece_tokens for t in plays], np.int64),
-        output_content=_cat([_played(t, t.output_content, b) for t, b in zip(plays, base.tolist(), strict=True)],
-                            np.int64),
-        traffic_class=_cat([t.kind for t in plays], np.int64), class_names=CLASS_NAMES)
+        dep_index=_ints([t.dep_index + r for t, r in zip(plays, row.tolist(), strict=False)]),
+        output_tokens=_ints([t.output_tokens for t in plays]), priority=np.zeros(len(num_deps), np.int64),
+        piece_offsets=offsets_of(_ints([np.diff(t.piece_offsets) for t in plays])),
+        piece_content=_ints([_played(t, t.piece_content, b) for t, b in zip(plays, base, strict=True)]),
+        piece_tokens=_ints([t.piece_tokens for t in plays]),
+        output_content=_ints([_played(t, t.output_content, b) for t, b in zip(plays, base, strict=True)]),
+        traffic_class=_ints([t.kind for t in plays]), class_names=CLASS_NAMES)
 
 
 def _played(tree: SessionTree, content: Ints, base: int) -> Ints:

@@ -269,11 +269,3 @@ def test_minimax_m3_index_keys() -> None:
     profile = load("minimax-m3")
     keys = [s.index_key_bytes_bf16 for n in profile.layer_names if isinstance(s := profile.attention[n], GqaAttention)]
     assert sum(keys) == 57 * 128 * 2
-
-
-def test_kimi_k3_activation_bytes_follow_from_two_pools() -> None:
-    """InferenceX d3269db752b9: 2,885 and 2,477 blocks of 24 x 884,736 B at budgets of 4,096 and 16,384 tokens."""
-    figure = load("kimi-k3").activation_per_token
-    assert figure is not None
-    assert figure.base == (2885 - 2477) * 24 * 884_736 / (16_384 - 4_096)
-    assert figure.range is not None

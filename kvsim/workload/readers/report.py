@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from kvsim.errors import Problem, TraceError
 
@@ -121,5 +121,5 @@ def _object(line: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise BadRow("", f"{line[:40].strip()!r} ({error.msg})", "a JSON object") from error
     if not isinstance(row, dict):
-        raise BadRow("", repr(row)[:40], "a JSON object")
-    return row
+        raise BadRow("", line[:40].strip(), "a JSON object")
+    return cast(dict[str, Any], row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from kvsim.workload.readers.report import BadRow, ReadReport, number_of, read_rows
 from kvsim.workload.sessions import SessionTree, Turn, tree_from_turns
@@ -113,6 +113,7 @@ def _session(row: dict[str, Any], report: ReadReport, output_in_next_prompt: boo
         raise BadRow("hash_id_scope", repr(row["hash_id_scope"]), "'local'")
     adjusted: list[str] = []
     _read_stream(row, 0.0, session, adjusted)
+    _close(session.streams[0], 0.0, adjusted)
     if not session.num_requests:
         raise BadRow("requests", "none", "at least one request")
     turns = _turns(session)
@@ -123,24 +124,32 @@ def _session(row: dict[str, Any], report: ReadReport, output_in_next_prompt: boo
 
 def _read_stream(entry: dict[str, Any], base_s: float, session: _Session, adjusted: list[str]) -> int:
     """Read the requests of one agent and of those nested in it; returns the number of its stream."""
-    entries = entry.get("requests")
-    if not isinstance(entries, list):
-        raise BadRow("requests", repr(entries)[:40], "a list")
     number = len(session.streams)
     mine: list[_Request] = []
     session.streams.append(mine)
     session.parents.append((-1, 0.0, 0.0))
-    for raw in entries:
-        if not isinstance(raw, dict):
-            raise BadRow("requests", repr(raw)[:40], "an object")
+    for raw in _entries(entry):
         start_s = base_s + number_of(raw, "t", 0)
         if "requests" in raw:
             child = _read_stream(raw, start_s, session, adjusted)
-            session.parents[child] = (number, start_s, start_s + number_of(raw, "duration_ms", 0, 0.0) / 1e3)
+            end_s = start_s + number_of(raw, "duration_ms", 0, 0.0) / 1e3
+            session.parents[child] = (number, start_s, end_s)
+            _close(session.streams[child], end_s, adjusted)
         else:
             mine.append(_request(raw, start_s, session, adjusted))
             _complete_end(mine, raw, adjusted)
     return number
+
+
+def _entries(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """Requests and sub-agents of one agent."""
+    entries = entry.get("requests")
+    if not isinstance(entries, list):
+        raise BadRow("requests", "nothing" if entries is None else repr(entries)[:40], "a list")
+    for raw in cast(list[Any], entries):
+        if not isinstance(raw, dict):
+            raise BadRow("requests", repr(raw)[:40], "an object")
+    return cast(list[dict[str, Any]], entries)
 
 
 def _request(raw: dict[str, Any], start_s: float, session: _Session, adjusted: list[str]) -> _Request:
@@ -166,22 +175,29 @@ def _complete_end(mine: list[_Request], raw: dict[str, Any], adjusted: list[str]
         adjusted.append("api_time missing, end from the next turn's think_time")
 
 
+def _close(stream: list[_Request], end_s: float, adjusted: list[str]) -> None:
+    """Where the end of an agent's last request is not recorded, take the agent's, else its start."""
+    if stream and stream[-1].end_s < stream[-1].start_s:
+        stream[-1].end_s = max(stream[-1].start_s, end_s)
+        adjusted.append("api_time of a last request missing, end from duration_ms or its start")
+
+
 def _runs(raw: dict[str, Any]) -> list[Run]:
     """Maximal runs of consecutive ids."""
-    runs = raw.get("hash_runs")
-    if runs is None:
-        runs = [(i, 1) for i in raw.get("hash_ids", ())]
+    given = raw.get("hash_runs")
+    if given is None:
+        given = [(i, 1) for i in raw.get("hash_ids", ())]
     merged: list[Run] = []
     try:
-        for start, count in runs:
+        for start, count in given:
+            if type(start) is not int or type(count) is not int or count < 1:
+                raise BadRow("hash_runs", repr([start, count])[:40], "[start, n >= 1] pairs of integers")
             if merged and merged[-1][0] + merged[-1][1] == start:
                 merged[-1] = (merged[-1][0], merged[-1][1] + count)
             else:
                 merged.append((start, count))
-        if any(count < 1 for _, count in merged):
-            raise BadRow("hash_runs", "a run without blocks", "[start, n >= 1] pairs")
-    except (TypeError, ValueError) as error:
-        raise BadRow("hash_runs", repr(runs)[:40], "[start, n] pairs of integers") from error
+    except TypeError as error:
+        raise BadRow("hash_runs", repr(given)[:40], "[start, n >= 1] pairs of integers") from error
     return merged
 
 

@@ -1,0 +1,306 @@
+"""A request inside the fast engine, and what it holds of the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvsim.cache.content_trie import ContentTrie, Path
+from kvsim.cache.runs import CheckpointIndex, FreePool, Held, Run, RunIndex
+from kvsim.engine.types import EngineConfig
+
+LAST = 1 << 62
+"""An order after that of every request."""
+
+
+class Sequence:
+    """One request inside the engine.
+
+    While it decodes, ``base_tokens`` + the number of the step are its computed tokens, so that nothing has to be
+    done for it in a step; before that, ``computed_tokens`` counts them. ``known_tokens`` are prompt and generated
+    tokens at its admission. ``order`` is its place among the running. Blocks before ``tail`` are in ``held``.
+    """
+
+    __slots__ = ("base_tokens", "computed_tokens", "decoding", "finish_step", "generated_tokens", "held",
+                 "junction_tokens", "known_tokens", "opened", "order", "output_tokens", "path", "prompt_tokens",
+                 "rank", "row", "running", "states", "tail")
+
+    def __init__(self, row: int, prompt_tokens: int, output_tokens: int, path: Path) -> None:
+        self.row, self.prompt_tokens, self.output_tokens, self.path = row, prompt_tokens, output_tokens, path
+        self.known_tokens = prompt_tokens
+        self.generated_tokens = self.computed_tokens = self.base_tokens = self.junction_tokens = self.tail = 0
+        self.order = self.finish_step = -1
+        self.running = self.decoding = False
+        self.held: list[Held] = []
+        self.states: list[tuple[int, list[Run] | None]] = []
+        self.opened: list[int] = []
+        self.rank: tuple[int, float] = (0, 0.0)
+
+
+@dataclass(slots=True)
+class StepCount:
+    """Where the run is: steps done, and up to which place in the running list the next one is planned."""
+
+    done: int = 0
+    cursor: int = -1
+
+    def computed_tokens(self, seq: Sequence) -> int:
+        """Tokens of a request that are computed or scheduled by now."""
+        if seq.decoding:
+            return seq.base_tokens + self.done + (seq.order < self.cursor)
+        return seq.computed_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A cached prefix: its length [blocks], runs by attention group, the checkpoint it ends at, blocks it spares."""
+
+    length: int
+    found: list[Held]
+    states: list[Run]
+    num_referred: int
+
+
+class SequenceCache:
+    """Block accounts of all sequences over one pool: what `kvsim.engine.kv_cache` does, in runs.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        Pool, block and group settings.
+    trie : ContentTrie
+        Which blocks are the same.
+    count : StepCount
+        The engine's step counter.
+
+    Attributes
+    ----------
+    num_groups : int
+        Attention groups, each of which takes one block every `block_tokens` tokens.
+    moving_groups : int
+        State groups whose block moves along with the sequence (those with checkpoints).
+    """
+
+    def __init__(self, config: EngineConfig, trie: ContentTrie, count: StepCount) -> None:
+        self.pool = FreePool(config.num_blocks - 1)
+        self.num_groups = 1 + config.extra_attention_groups
+        self.moving_groups = config.state_groups if config.prefix_caching else 0
+        self._resident = config.state_groups - self.moving_groups
+        self._block_tokens, self._caching = config.block_tokens, config.prefix_caching
+        self._interval_tokens = config.retention_interval_tokens
+        self._trie, self._count = trie, count
+        self._indexes = [RunIndex(self.pool) for _ in range(self.num_groups)]
+        self._checkpoints = CheckpointIndex(self.pool, self.moving_groups)
+        self._open: dict[int, list[Sequence]] = {}
+        self._written: set[tuple[int, int]] = set()
+
+    def begin_step(self) -> None:
+        """Checkpoints named until now can be read."""
+        if self._written:
+            self._written.clear()
+
+    def lookup(self, seq: Sequence) -> Hit:
+        """Longest cached prefix that all groups share; notes the junction."""
+        seq.junction_tokens = 0
+        limit = (seq.known_tokens - 1) // self._block_tokens
+        if not self._caching or not limit:
+            return Hit(0, [[] for _ in self._indexes], [], 0)
+        if self._open:
+            self._settle([chain for chain, _ in seq.path if chain in self._open])
+        if self.num_groups == 1 and not self.moving_groups:
+            found, length = self._indexes[0].leading(seq.path, limit)
+            return Hit(length, [found], [], sum([end - run.lo for run, end in found if run.refs]))
+        return self._lookup_groups(seq, limit)
+
+    def need_blocks(self, seq: Sequence, hit: Hit) -> int:
+        """Blocks that must be free so that everything known of the sequence fits beside the hit."""
+        need = -(-seq.known_tokens // self._block_tokens) * self.num_groups - hit.num_referred + self._resident
+        if self.moving_groups:
+            need += self.moving_groups + sum([not run.refs for run in hit.states])
+        return need
+
+    def is_readable(self, seq: Sequence, hit: Hit) -> bool:
+        """Whether the hit's checkpoint was written before this step."""
+        return not self._written or not hit.length or (self._chain(seq, hit.length), hit.length) not in self._written
+
+    def is_contended(self, seq: Sequence) -> bool:
+        """Whether somebody is writing blocks that the sequence could hit."""
+        return self.num_groups > 1 or any(chain in self._open for chain, _ in seq.path)
+
+    def admit(self, seq: Sequence, hit: Hit, end_tokens: int) -> None:
+        """Start a sequence on a hit, with blocks up to `end_tokens`."""
+        length = hit.length
+        seq.held = [index.hold(found) for index, found in zip(self._indexes, hit.found, strict=True)]
+        seq.tail, seq.computed_tokens = length, end_tokens
+        required = -(-end_tokens // self._block_tokens)
+        self.pool.take((required - length) * self.num_groups + self.moving_groups + self._resident)
+        if self.moving_groups:
+            self._checkpoints.hold(hit.states)
+            seq.states = [(length - 1, hit.states), (required - 1, None)] if length else [(required - 1, None)]
+            self.name_state(seq, end_tokens)
+        if self._caching:
+            self._open_chains(seq)
+
+    def take_chunk(self, seq: Sequence, end_tokens: int) -> None:
+        """Blocks for a chunk of a running sequence; the caller has made sure that there are enough."""
+        self.pool.take(self.chunk_blocks(seq, end_tokens))
+        required = -(-end_tokens // self._block_tokens)
+        if self.moving_groups and required > seq.states[-1][0] + 1:
+            seq.states.append((required - 1, None))
+        seq.computed_tokens = end_tokens
+        if self.moving_groups:
+            self.name_state(seq, end_tokens)
+        self._settle_shared(seq)
+
+    def chunk_blocks(self, seq: Sequence, end_tokens: int) -> int:
+        """Blocks that a chunk up to `end_tokens` needs beyond those that the sequence has."""
+        more = -(-end_tokens // self._block_tokens) + -seq.computed_tokens // self._block_tokens
+        return more * self.num_groups + (more > 0) * self.moving_groups
+
+    def move_state(self, seq: Sequence, computed_tokens: int) -> None:
+        """Account for the new state block of a decoding sequence that begins a block."""
+        seq.states.append((computed_tokens // self._block_tokens, None))
+
+    def drop_states(self, seq: Sequence, computed_tokens: int) -> bool:
+        """Release states that lie before the last computed token's block; tell whether there were any."""
+        first = (computed_tokens - 1) // self._block_tokens
+        states = seq.states
+        keep = 0
+        while states[keep][0] < first and keep + 1 < len(states):
+            keep += 1
+        keep += states[keep][0] < first
+        if keep:
+            self._release_states(states[:keep])
+            del states[:keep]
+        return keep > 0
+
+    def name_state(self, seq: Sequence, end_tokens: int) -> bool:
+        """Make the state after `end_tokens` findable if it is one to keep; tell whether it is."""
+        if end_tokens % self._block_tokens or not self._keeps(seq, end_tokens):
+            return False
+        end = end_tokens // self._block_tokens
+        chain = self._chain(seq, end)
+        seq.states[-1] = (end - 1, self._checkpoints.add(chain, end))
+        self._written.add((chain, end))
+        return True
+
+    def settle(self, seq: Sequence) -> None:
+        """Bring the chains that a sequence writes up to date, before its pace changes."""
+        self._settle(seq.opened)
+
+    def release(self, seq: Sequence, is_final: bool) -> None:
+        """Give everything back; a final release comes from a finished request."""
+        computed = self._count.computed_tokens(seq)
+        full, part = divmod(computed, self._block_tokens)
+        if not self._caching:
+            self.pool.give_nameless((full + (part > 0)) * self.num_groups + self._resident)
+            return
+        if seq.opened:
+            self._settle(seq.opened)
+            self._close_chains(seq)
+        self._write_tail(seq, full, is_final)
+        for index, held in zip(self._indexes, seq.held, strict=True):
+            index.release(held)
+        if part:
+            self.pool.give_nameless(self.num_groups)
+        if seq.states:
+            self._release_states(seq.states)
+            seq.states = []
+        seq.held = []
+
+    def _lookup_groups(self, seq: Sequence, limit: int) -> Hit:
+        """`lookup` when several groups must agree."""
+        leading = [index.leading(seq.path, limit) for index in self._indexes]
+        length, states = min([at for _, at in leading]), list[Run]()
+        if self.moving_groups:
+            length, states = self._checkpoints.last(seq.path, length)
+            if length < leading[0][1]:
+                seq.junction_tokens = leading[0][1] * self._block_tokens
+        found = [_clipped(runs, length) for runs, _ in leading]
+        return Hit(length, found, states, sum([end - run.lo for runs in found for run, end in runs if run.refs]))
+
+    def _keeps(self, seq: Sequence, end_tokens: int) -> bool:
+        """Checkpoints kept: all, every N tokens, at the prompt's last resumable boundary, at a junction."""
+        interval = self._interval_tokens
+        if interval is None or (interval and end_tokens % interval == 0):
+            return True
+        last_resumable = (seq.prompt_tokens - 1) // self._block_tokens * self._block_tokens
+        return end_tokens in (last_resumable, seq.junction_tokens)
+
+    def _release_states(self, states: list[tuple[int, list[Run] | None]]) -> None:
+        """Group after group, the last position first."""
+        self.pool.give_nameless(self.moving_groups * sum([copies is None for _, copies in states]))
+        named = [copies for _, copies in reversed(states) if copies is not None]
+        if named:
+            for group in range(self.moving_groups):
+                for copies in named:
+                    self._checkpoints.release(group, copies)
+
+    def _chain(self, seq: Sequence, end: int) -> int:
+        """Chain that holds the block before block `end` of a sequence."""
+        return next(chain for chain, last in seq.path if last >= end)
+
+    def _open_chains(self, seq: Sequence) -> None:
+        """Note the shared chains that a sequence is going to write, so that lookups there know of it."""
+        users = self._trie.users
+        for chain, end in seq.path:
+            if end > seq.tail and users[chain] > 1:
+                if chain in self._open:
+                    self._settle([chain])
+                self._open.setdefault(chain, []).append(seq)
+                seq.opened.append(chain)
+        self._settle_shared(seq)
+
+    def _close_chains(self, seq: Sequence) -> None:
+        for chain in seq.opened:
+            writers = self._open[chain]
+            if len(writers) == 1:
+                del self._open[chain]
+            else:
+                writers.remove(seq)
+        seq.opened = []
+
+    def _settle_shared(self, seq: Sequence) -> None:
+        """Keep the order in which several writers of a chain made their blocks findable."""
+        if seq.opened:
+            self._settle([chain for chain in seq.opened if len(self._open[chain]) > 1])
+
+    def _settle(self, chains: list[int]) -> None:
+        """Make findable what the writers of chains have filled since; who is ahead of another did it first."""
+        for chain in chains:
+            writers = self._open[chain]
+            if len(writers) > 1:
+                writers = sorted(writers, key=_pace)
+            for seq in writers:
+                self._write_tail(seq, self._count.computed_tokens(seq) // self._block_tokens, False)
+
+    def _write_tail(self, seq: Sequence, full: int, is_final: bool) -> None:
+        """Make the full blocks of a sequence findable; a private chain's can be forgotten at the end."""
+        at = seq.tail
+        if full <= at:
+            return
+        seq.tail = full
+        for chain, end in seq.path:
+            if end <= at:
+                continue
+            end = min(end, full)
+            loose = is_final and self._trie.users[chain] == 1
+            for index, held in zip(self._indexes, seq.held, strict=True):
+                if loose and not index.knows(chain):
+                    index.add_loose(held, chain, at, end)
+                else:
+                    index.add(held, chain, at, end)
+            at = end
+            if at == full:
+                return
+
+
+def _pace(seq: Sequence) -> tuple[bool, int, int]:
+    """Decoding sequences by how far they are, all at the same pace; then those that still prefill."""
+    return (not seq.decoding, -seq.base_tokens if seq.decoding else 0, seq.order)
+
+
+def _clipped(runs: Held, length: int) -> Held:
+    """The part of a hit within the first `length` blocks."""
+    if not runs or runs[-1][1] <= length:
+        return runs
+    return [(run, min(end, length)) for run, end in runs if run.lo < length]
