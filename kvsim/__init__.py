@@ -1,1 +1,40 @@
-"""kvsim."""
+"""kvsim: KV-cache capacity and LLM serving-cost simulator.
+
+Examples
+--------
+>>> import kvsim
+>>> kvsim.kv_capacity("kimi-k3", "b300", 8, tp=8, kv_dtype="fp8", kv_bytes_per_gpu="42.23 GiB").capacity.num_blocks
+2135
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvsim.capacity import kv_capacity
+    from kvsim.report.report import Report
+    from kvsim.scenario import Scenario, load_scenario
+    from kvsim.simulation import simulate
+
+__all__ = ["Report", "Scenario", "kv_capacity", "load_scenario", "simulate"]
+
+_HOMES = {
+    "Report": "kvsim.report.report",
+    "Scenario": "kvsim.scenario",
+    "kv_capacity": "kvsim.capacity",
+    "load_scenario": "kvsim.scenario",
+    "simulate": "kvsim.simulation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used, so that ``import kvsim`` stays fast."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'kvsim' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

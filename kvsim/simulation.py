@@ -26,6 +26,7 @@ from kvsim.report.metrics import (
     latency,
     throughput,
     window_of,
+    within_slo,
 )
 from kvsim.report.report import Report, RunInfo
 from kvsim.resolve import Resolved, resolve
@@ -122,13 +123,15 @@ class _Outcome:
         return {k: v / max(sum(shares.values()), 1e-300) for k, v in shares.items()}
 
     def cost(self) -> Cost:
-        tokens = billed_tokens(self.run.records, self.window)
-        turns = int(self.window.holds(self.run.records.first_token_s).sum())
+        records = self.run.records
+        good = within_slo(records, self.window.end_s, self.scenario.slo.model_dump())
+        tokens, earning = billed_tokens(records, self.window), billed_tokens(records, self.window, good)
+        turns = int(self.window.holds(records.first_token_s).sum())
         gpus = self.scenario.hardware.num_gpus
         price = self.store.get("price", self.scenario.prices.compute)
         per_hour = gpus * gpu_usd_per_hour(price, self.resolved.gpu.name)
         nodes = gpus / gpus_per_node(self.resolved, self.store)
-        return cost(per_hour, nodes, Sales(tokens, turns, self.window.duration_s / SECONDS_PER_HOUR), self.api())
+        return cost(per_hour, nodes, Sales(tokens, earning, turns, self.window.duration_s / SECONDS_PER_HOUR), self.api())
 
     def api(self) -> ApiPriceProfile | None:
         return api_price(self.scenario, self.resolved.model.name, self.store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvsim.cache.content_trie import ContentTrie, Path
 from kvsim.cache.runs import CheckpointIndex, FreePool, Held, Run, RunIndex
@@ -50,8 +51,7 @@ class StepCount:
         return seq.computed_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):
     """A cached prefix: its length [blocks], runs by attention group, the checkpoint it ends at, blocks it spares."""
 
     length: int
@@ -124,7 +124,8 @@ class SequenceCache:
 
     def is_contended(self, seq: Sequence) -> bool:
         """Whether somebody is writing blocks that the sequence could hit."""
-        return self.num_groups > 1 or any(chain in self._open for chain, _ in seq.path)
+        return self.num_groups > 1 or any(writer.tail < end for chain, end in seq.path
+                                          for writer in self._open.get(chain, ()))
 
     def admit(self, seq: Sequence, hit: Hit, end_tokens: int) -> None:
         """Start a sequence on a hit, with blocks up to `end_tokens`."""
@@ -163,15 +164,13 @@ class SequenceCache:
     def drop_states(self, seq: Sequence, computed_tokens: int) -> bool:
         """Release states that lie before the last computed token's block; tell whether there were any."""
         first = (computed_tokens - 1) // self._block_tokens
-        states = seq.states
-        keep = 0
-        while states[keep][0] < first and keep + 1 < len(states):
-            keep += 1
-        keep += states[keep][0] < first
-        if keep:
-            self._release_states(states[:keep])
-            del states[:keep]
-        return keep > 0
+        gone = 0
+        while gone < len(seq.states) and seq.states[gone][0] < first:
+            gone += 1
+        if gone:
+            self._release_states(seq.states[:gone])
+            del seq.states[:gone]
+        return gone > 0
 
     def name_state(self, seq: Sequence, end_tokens: int) -> bool:
         """Make the state after `end_tokens` findable if it is one to keep; tell whether it is."""
@@ -265,13 +264,17 @@ class SequenceCache:
             self._settle([chain for chain in seq.opened if len(self._open[chain]) > 1])
 
     def _settle(self, chains: list[int]) -> None:
-        """Make findable what the writers of chains have filled since; who is ahead of another did it first."""
+        """Make findable what the writers of chains have filled since; who is ahead of another did it first.
+
+        The chains are given root first, and only their own blocks are written: those below have other writers.
+        """
         for chain in chains:
             writers = self._open[chain]
             if len(writers) > 1:
                 writers = sorted(writers, key=_pace)
             for seq in writers:
-                self._write_tail(seq, self._count.computed_tokens(seq) // self._block_tokens, False)
+                full = self._count.computed_tokens(seq) // self._block_tokens
+                self._write_tail(seq, min(full, next(end for own, end in seq.path if own == chain)), False)
 
     def _write_tail(self, seq: Sequence, full: int, is_final: bool) -> None:
         """Make the full blocks of a sequence findable; a private chain's can be forgotten at the end."""

@@ -174,6 +174,7 @@ class Overheads(Strict):
     are the scheduler, input preparation and output processing of one step: added to it when scheduling is
     synchronous; with asynchronous scheduling the step takes at least ``host_step`` + ``host_per_sequence``.
     ``expert_imbalance`` is the busiest rank's share of expert work over the mean under expert parallelism.
+    ``latent_output_sharded``: ranks share the projection out of a latent expert width when they decode.
     """
 
     launch: tuple[TimeOn, ...] = Field(min_length=1)
@@ -183,6 +184,7 @@ class Overheads(Strict):
     host_step: Seconds
     host_per_sequence: Seconds
     expert_imbalance: Frac
+    latent_output_sharded: bool = False
 
 
 class TokenLimit(Strict):

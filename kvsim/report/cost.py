@@ -35,7 +35,8 @@ class Cost:
 
     ``break_even_frac`` is the share of the API's prices at which revenue equals the bill: below 1 the API's
     price pays. ``margin_frac`` is contribution / revenue. nan where no API price is known.
-    Revenue bills hits as they happen.
+    Revenue bills hits as they happen, and only requests that keep the scenario's SLO earn: without that
+    rule a collapsed node, which sells every miss as fresh input, looks more profitable than a healthy one.
     """
 
     usd_per_hour: float
@@ -48,9 +49,10 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Sales:
-    """What was served in a window of ``hours``: tokens by kind and turns (first tokens)."""
+    """What was served in a window of ``hours``: all tokens, those of requests inside the SLO, and turns (first tokens)."""
 
     tokens: Tokens
+    earning: Tokens
     turns: int
     hours: float
 
@@ -105,12 +107,12 @@ def cost(usd_per_hour: float, num_nodes: float, sales: Sales, api: ApiPriceProfi
     say what each kind *causes*.
     """
     bill = usd_per_hour * sales.hours
-    revenue = revenue_usd(sales.tokens, api) if api else math.nan
+    revenue = revenue_usd(sales.earning, api) if api else math.nan
     contribution = revenue - bill
     break_even = _ratio(bill, revenue)
     return Cost(
         usd_per_hour=usd_per_hour,
-        usd_per_mtok=_per_mtok(bill, break_even, sales.tokens, api),
+        usd_per_mtok=_per_mtok(bill, sales.tokens, api),
         contribution_usd_per_node_hour=_ratio(contribution, sales.hours * num_nodes),
         contribution_usd_per_turn=_ratio(contribution, sales.turns),
         margin_frac=_ratio(contribution, revenue),
@@ -118,8 +120,9 @@ def cost(usd_per_hour: float, num_nodes: float, sales: Sales, api: ApiPriceProfi
     )
 
 
-def _per_mtok(bill: float, break_even: float, tokens: Tokens, api: ApiPriceProfile | None) -> UsdPerMtok:
+def _per_mtok(bill: float, tokens: Tokens, api: ApiPriceProfile | None) -> UsdPerMtok:
     blended = _ratio(bill * MTOK, tokens.total)
+    break_even = _ratio(bill, revenue_usd(tokens, api)) if api else math.nan
     prices = (api.input.base, api.cached_input.base, api.output.base) if api else (math.nan,) * 3
     uncached, cached, output = (break_even * p for p in prices)
     return UsdPerMtok(uncached, cached, output, blended, _ratio(bill * MTOK, tokens.output), blended)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from kvsim.engine.types import FINISHED, REFUSED, EngineRun, RunRecords
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Limits = Mapping[str, Mapping[str, float]]
 PERCENTILES = (50, 90, 95, 99)
 
 
@@ -105,18 +107,24 @@ def window_of(run: EngineRun, measure_from_s: float, until_s: float) -> Window:
     return Window(measure_from_s if measure_from_s < end_s else 0.0, end_s)
 
 
-def billed_tokens(records: RunRecords, window: Window) -> Tokens:
+def billed_tokens(records: RunRecords, window: Window, who: Bools | None = None) -> Tokens:
     """Tokens of the window: input when its first token is out, output as it is generated.
+
+    Parameters
+    ----------
+    who : bool array [n], optional
+        Only these requests; all of them by default.
 
     Notes
     -----
     A request's output after its first token is spread evenly up to its end; for one that is cut off by the
     end of the run, up to there. This moves single tokens by less than a request's length at the window's edges.
     """
-    started = window.holds(records.first_token_s)
+    counted = np.isfinite(records.first_token_s) if who is None else who & np.isfinite(records.first_token_s)
+    started = window.holds(records.first_token_s) & counted
     cached = float(records.cached_tokens[started].sum())
     prompt = float(records.prompt_tokens[started].sum())
-    return Tokens(prompt - cached, cached, _output_tokens(records, window))
+    return Tokens(prompt - cached, cached, _output_tokens(records, window, counted))
 
 
 def throughput(records: RunRecords, window: Window, num_gpus: int) -> Throughput:
@@ -181,24 +189,35 @@ def spread(values: Floats, weights: Floats | None = None) -> Spread:
     return Spread(float(np.average(values, weights=weights)), *at)
 
 
-def good_requests_per_s(records: RunRecords, window: Window, slo: dict[str, dict[str, float]]) -> float:
-    """Finished requests per second whose own latencies keep every limit of an SLO (the loosest per kind).
+def within_slo(records: RunRecords, end_s: float, slo: Limits) -> Bools:
+    """Which requests keep every limit of an SLO themselves (the loosest limit of each kind).
 
     Parameters
     ----------
-    slo : dict
+    end_s : float
+        End of the run [s]: a request that is still generating is judged by what it has done so far.
+    slo : mapping
         ``{"ttft_s": {"p95": 10.0}, "tpot_s": {...}, "e2e_s": {...}}``; empty limits always hold.
     """
-    if window.duration_s <= 0:
-        return 0.0
-    good = window.holds(records.finish_s) & (records.status == FINISHED)
-    ttft = records.first_token_s - records.arrival_s
-    tpot = (records.finish_s - records.first_token_s) / np.maximum(records.output_tokens - 1, 1)
-    measured = {"ttft_s": ttft, "tpot_s": tpot, "e2e_s": records.finish_s - records.arrival_s}
+    last = np.where(np.isfinite(records.finish_s), records.finish_s, end_s)
+    measured = {
+        "ttft_s": records.first_token_s - records.arrival_s,
+        "tpot_s": (last - records.first_token_s) / np.maximum(records.output_tokens - 1, 1),
+        "e2e_s": last - records.arrival_s,
+    }
+    good = np.ones(len(last), bool)
     for name, values in measured.items():
         if slo.get(name):
             good &= np.nan_to_num(values, nan=np.inf) <= max(slo[name].values())
-    return float(good.sum()) / window.duration_s
+    return good
+
+
+def good_requests_per_s(records: RunRecords, window: Window, slo: Limits) -> float:
+    """Finished requests per second that are `within_slo`."""
+    if window.duration_s <= 0:
+        return 0.0
+    done = window.holds(records.finish_s) & (records.status == FINISHED)
+    return float((done & within_slo(records, window.end_s, slo)).sum()) / window.duration_s
 
 
 def count_refused(records: RunRecords) -> int:
@@ -206,8 +225,7 @@ def count_refused(records: RunRecords) -> int:
     return int((records.status == REFUSED).sum())
 
 
-def _output_tokens(records: RunRecords, window: Window) -> float:
-    began = np.isfinite(records.first_token_s)
+def _output_tokens(records: RunRecords, window: Window, began: Bools) -> float:
     first, made = records.first_token_s[began], records.output_tokens[began].astype(np.float64)
     last = np.where(np.isfinite(records.finish_s[began]), records.finish_s[began], window.end_s)
     span = np.maximum(last - first, 1e-12)

@@ -120,7 +120,7 @@ class Rates:
     dense: tuple[tuple[Rate, float, float], ...]
     head: tuple[Rate, float]
     experts: tuple[Rate, float] | None
-    prefill: Rate
+    prefill: tuple[Rate, ...]
     expand: Rate
     decode: tuple[Rate, ...]
     state: Rate
@@ -240,8 +240,8 @@ class RooflineStepTime:
         if self.rates.experts is not None and self.work.experts is not None:
             yield self._expert_load(self.work.experts, *self.rates.experts, rows)
         if batch.prefill_tokens:
-            for part in self.work.prefill:
-                yield from self._prefill_loads(part, batch)
+            for part, attention in zip(self.work.prefill, self.rates.prefill, strict=True):
+                yield from self._prefill_loads(part, attention, batch)
         if batch.decode_seqs:
             for state in self.work.states:
                 yield _Load("state_decode", self.rates.state, state.layers, 0.0,
@@ -255,12 +255,12 @@ class RooflineStepTime:
         return _Load("experts", rate, experts.layers, experts.flops_per_row * rows_seen * busiest,
                      min(1.0, experts.touched_frac(rows_seen) * busiest) * num_bytes)
 
-    def _prefill_loads(self, part: PrefillWork, batch: StepBatch) -> Iterator[_Load]:
+    def _prefill_loads(self, part: PrefillWork, attention: Rate, batch: StepBatch) -> Iterator[_Load]:
         """Attention of the chunks, and expansion of the context that earlier steps computed."""
         pairs = batch.prefill_pairs / part.ratio
         if part.cap:
             pairs = min(pairs, batch.prefill_tokens * part.cap)
-        yield _Load("prefill_attention", self.rates.prefill, part.layers, part.layers * part.flops_per_pair * pairs,
+        yield _Load("prefill_attention", attention, part.layers, part.layers * part.flops_per_pair * pairs,
                     part.layers * part.bytes_per_context * batch.prefill_context_tokens)
         cached = part.layers * max(0, batch.prefill_context_tokens - batch.prefill_tokens)
         if part.expand_flops and cached:
@@ -345,7 +345,7 @@ def build_step_time(model: ModelProfile, gpu: GpuProfile, layout: Layout, kv_dty
     costs = engine.costs
     return RooflineStepTime(
         work=work,
-        rates=_rates(work, gpu, kv_dtype, engine),
+        rates=_rates(work, gpu, layout, kv_dtype, engine),
         scans=_scans(work, gpu, engine),
         links=_links(work, gpu, layout, engine),
         host=Host(
@@ -358,18 +358,23 @@ def build_step_time(model: ModelProfile, gpu: GpuProfile, layout: Layout, kv_dty
     )
 
 
-def _rates(work: Work, gpu: GpuProfile, kv_dtype: str, engine: EngineProfile) -> Rates:
+def _rates(work: Work, gpu: GpuProfile, layout: Layout, kv_dtype: str, engine: EngineProfile) -> Rates:
     """Look every kernel up."""
+    bf16 = rate_of(engine, gpu, "gemm", "bf16")
     dense = [(rate_of(engine, gpu, "gemm", fmt), params, params * weight_bytes_per_element(fmt))
              for fmt, params in work.dense_params.items()]
+    if work.latent_params:
+        read = (1.0 + 1.0 / layout.tp) / 2.0 if engine.costs.latent_output_sharded else 1.0
+        dense.append((bf16, work.latent_params, work.latent_params * weight_bytes_per_element("bf16") * read))
     experts = work.experts
     return Rates(
         dense=tuple(dense),
         head=(rate_of(engine, gpu, "gemm", work.head_fmt), work.head_params * weight_bytes_per_element(work.head_fmt)),
         experts=None if experts is None else (
             rate_of(engine, gpu, "moe", experts.fmt), experts.params * weight_bytes_per_element(experts.fmt)),
-        prefill=rate_of(engine, gpu, "prefill_attention", kv_dtype),
-        expand=rate_of(engine, gpu, "gemm", "bf16"),
+        prefill=tuple(rate_of(engine, gpu, "prefill_attention", "bf16" if part.bf16_inputs else kv_dtype)
+                      for part in work.prefill),
+        expand=bf16,
         decode=tuple(rate_of(engine, gpu, part.component, kv_dtype, part.heads) for part in work.decode),
         state=rate_of(engine, gpu, "state_decode"),
         elementwise=rate_of(engine, gpu, "elementwise"),

@@ -84,7 +84,7 @@ class DecodeWork:
 
 @dataclass(frozen=True, slots=True)
 class PrefillWork:
-    """Attention of prefill chunks in ``layers`` equal layers.
+    """Attention of prefill chunks in ``layers`` equal layers; ``bf16_inputs`` whatever the KV format.
 
     FLOPs are ``flops_per_pair`` x min(pairs / ``ratio``, tokens x ``cap``) (``cap`` 0: all pairs), bytes
     ``bytes_per_context`` a context token; ``expand_*`` are spent on every context token computed before.
@@ -97,6 +97,7 @@ class PrefillWork:
     ratio: int = 1
     expand_flops: float = 0.0
     expand_bytes: float = 0.0
+    bf16_inputs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ class Work:
     """Everything one GPU does in a step, by component."""
 
     dense_params: dict[str, float]
+    latent_params: float
     head_params: float
     head_fmt: str
     experts: ExpertWork | None
@@ -149,6 +151,7 @@ def work_of(model: ModelProfile, layout: Layout, kv_dtype: str) -> Work:
     specs = [(model.attention[name], count) for name, count in runs.items()]
     return Work(
         dense_params=_dense_params(model, layout),
+        latent_params=float(component_params(model)["latent_projections"]),
         head_params=model.hidden * model.vocab / layout.tp,
         head_fmt=model.weights.embedding or model.weights.default,
         experts=_experts(model, layout),
@@ -164,14 +167,14 @@ def work_of(model: ModelProfile, layout: Layout, kv_dtype: str) -> Work:
 
 
 def _dense_params(model: ModelProfile, layout: Layout) -> dict[str, float]:
-    """Parameters of dense matrices one rank reads, by storage format, the LM head left out."""
+    """Parameters of dense matrices one rank reads, by storage format; LM head and latent projections left out."""
     counts, formats = component_params(model), model.weights
     found: Counter[str] = Counter()
     attention = sum(_attention_share(model.attention[n], model.hidden, layout.tp) for n in model.layer_names)
     found[formats.attention or formats.default] += attention
     found[formats.dense_mlp or formats.default] += counts["dense_mlp"] / layout.tp
     found[formats.shared_experts or formats.default] += counts["shared_experts"] / layout.tp
-    found["bf16"] += counts["router"] + counts["latent_projections"]
+    found["bf16"] += counts["router"]
     return {fmt: float(n) for fmt, n in found.items() if n}
 
 
@@ -293,7 +296,7 @@ def _mla_prefill(spec: MlaAttention, layers: int, layout: Layout, per_token: flo
     qk_dim = spec.qk_nope_head_dim + spec.qk_rope_head_dim
     wide = heads * (spec.qk_nope_head_dim + spec.v_head_dim)
     yield PrefillWork(layers, 2.0 * heads * (qk_dim + spec.v_head_dim), per_token,
-                      expand_flops=2.0 * spec.kv_lora_rank * wide, expand_bytes=ACTIVATION_BYTES * wide)
+                      expand_flops=2.0 * spec.kv_lora_rank * wide, expand_bytes=ACTIVATION_BYTES * wide, bf16_inputs=True)
 
 
 def _compressed_prefill(spec: CompressedAttention, layers: int, layout: Layout,

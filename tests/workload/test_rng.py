@@ -27,4 +27,4 @@ def test_negative_seed_is_refused() -> None:
         stream(-1, "a")
 
 
-FROZEN = [0, 0, 0]
+FROZEN = [439541049, 4178186046, 2939736071]

@@ -196,7 +196,7 @@ def _runs(raw: dict[str, Any]) -> list[Run]:
                 merged[-1] = (merged[-1][0], merged[-1][1] + count)
             else:
                 merged.append((start, count))
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise BadRow("hash_runs", repr(given)[:40], "[start, n >= 1] pairs of integers") from error
     return merged
 

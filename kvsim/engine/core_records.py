@@ -1,0 +1,167 @@
+"""What the fast engine writes down: records and timeline in columns, and the waiting queues."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from array import array
+from collections import deque
+from typing import Protocol
+
+import numpy as np
+
+from kvsim.engine.core_sequence import Sequence
+from kvsim.engine.types import UNFINISHED, RunRecords, Timeline
+from kvsim.workload.requests import Requests
+
+Rank = tuple[int, float, str, int]
+"""(priority, arrival time, name, row): who goes first under the priority policy."""
+
+
+class Waiting(Protocol):
+    """Requests that wait, as rows until they have been at the head for the first time."""
+
+    def __len__(self) -> int: ...
+
+    def add(self, row: int, rank: Rank) -> None:
+        """A request arrives."""
+        ...
+
+    def put_back(self, seq: Sequence, rank: Rank) -> None:
+        """A preempted request returns."""
+        ...
+
+    def first(self) -> Sequence | int:
+        """The head of the queue."""
+        ...
+
+    def replace_first(self, seq: Sequence) -> None:
+        """Put the sequence in place of its row at the head."""
+        ...
+
+    def pop(self) -> None:
+        """Remove the head."""
+        ...
+
+    def preempted(self) -> list[Sequence]:
+        """Those that have been a sequence already."""
+        ...
+
+
+class FcfsWaiting:
+    """In order of arrival; preempted requests return to the front."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Sequence | int] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, row: int, rank: Rank) -> None:
+        """A request arrives."""
+        del rank
+        self._queue.append(row)
+
+    def put_back(self, seq: Sequence, rank: Rank) -> None:
+        """A preempted request returns."""
+        del rank
+        self._queue.appendleft(seq)
+
+    def first(self) -> Sequence | int:
+        """The head of the queue."""
+        return self._queue[0]
+
+    def replace_first(self, seq: Sequence) -> None:
+        """Put the sequence in place of its row at the head."""
+        self._queue[0] = seq
+
+    def pop(self) -> None:
+        """Remove the head."""
+        self._queue.popleft()
+
+    def preempted(self) -> list[Sequence]:
+        """Those that have been a sequence already."""
+        return [item for item in self._queue if isinstance(item, Sequence)]
+
+
+class PriorityWaiting:
+    """By (priority, arrival time, name); there is no front to return to."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Rank, Sequence | int]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, row: int, rank: Rank) -> None:
+        """A request arrives."""
+        heapq.heappush(self._heap, (rank, row))
+
+    def put_back(self, seq: Sequence, rank: Rank) -> None:
+        """A preempted request returns."""
+        heapq.heappush(self._heap, (rank, seq))
+
+    def first(self) -> Sequence | int:
+        """The head of the queue."""
+        return self._heap[0][1]
+
+    def replace_first(self, seq: Sequence) -> None:
+        """Put the sequence in place of its row at the head."""
+        self._heap[0] = (self._heap[0][0], seq)
+
+    def pop(self) -> None:
+        """Remove the head."""
+        heapq.heappop(self._heap)
+
+    def preempted(self) -> list[Sequence]:
+        """Those that have been a sequence already."""
+        return [item for _, item in self._heap if isinstance(item, Sequence)]
+
+
+class Columns:
+    """Columns of the result, filled while the run goes on."""
+
+    def __init__(self, requests: Requests) -> None:
+        n = len(requests)
+        self.admitted_s = array("d", [math.nan]) * n
+        self.first_token_s = array("d", [math.nan]) * n
+        self.finish_s = array("d", [math.nan]) * n
+        self.cached_tokens = array("q", [0]) * n
+        self.output_tokens = array("q", [0]) * n
+        self.preemptions = array("q", [0]) * n
+        self.status = array("q", [UNFINISHED]) * n
+        self.refusals: dict[int, str] = {}
+        self._prompt_tokens = requests.prompt_tokens
+
+    def records(self, arrival_s: list[float]) -> RunRecords:
+        """The columns as arrays."""
+        return RunRecords(
+            arrival_s=np.array(arrival_s, np.float64), admitted_s=np.array(self.admitted_s),
+            first_token_s=np.array(self.first_token_s), finish_s=np.array(self.finish_s),
+            prompt_tokens=self._prompt_tokens, cached_tokens=np.array(self.cached_tokens, np.int64),
+            external_tokens=np.zeros(len(self.status), np.int64),
+            output_tokens=np.array(self.output_tokens, np.int64), preemptions=np.array(self.preemptions, np.int64),
+            status=np.array(self.status, np.int64), refusals=self.refusals)
+
+
+class TimelineColumns:
+    """Change points in columns; one row an instant."""
+
+    def __init__(self) -> None:
+        self._time_s = array("d")
+        self._counts = array("q")
+        self._last_s = -math.inf
+
+    def note(self, time_s: float, counts: tuple[int, int, int, int]) -> None:
+        """Running, waiting, used and cached blocks from `time_s` on, replacing a row of the same instant."""
+        if time_s == self._last_s:
+            del self._counts[-4:]
+        else:
+            self._time_s.append(time_s)
+            self._last_s = time_s
+        self._counts.extend(counts)
+
+    def timeline(self) -> Timeline:
+        """The columns as arrays."""
+        counts = np.array(self._counts, np.int64).reshape(-1, 4)
+        return Timeline(np.array(self._time_s), *(np.ascontiguousarray(counts[:, k]) for k in range(4)))
