@@ -61,8 +61,8 @@ def why_fewer(resolved: Resolved) -> tuple[Step, ...]:
     Notes
     -----
     A live session keeps its whole context and the state checkpoint at its end also while it thinks; otherwise
-    its next turn starts cold. Sessions are looked at on the clock of `capped_clock_s`, where each moment is equally likely; the last
-    step draws gatherings of n sessions and asks that `SAFE` of them fit.
+    its next turn starts cold. Sessions are looked at on the clock of `capped_clock_s`, where each moment is equally
+    likely; the last step but one draws gatherings of n sessions and asks that `SAFE` of them fit.
     """
     geometry, blocks = resolved.capacity.geometry, resolved.capacity.num_blocks - 1
     trees = session_trees(resolved.scenario)
@@ -83,9 +83,8 @@ def live_blocks(trees: list[SessionTree], geometry: KvGeometry, seed: int) -> Li
     life = np.array([capped_clock_s(t, AGENTX.gap_cap_s)[-1] for t in trees])
     picked = rng.choice(len(trees), size=len(trees) * LOOKS, p=life / life.sum())
     looks = rng.integers(LOOKS, size=len(picked))
-    columns = [np.array([parts[t][c][k] for t, k in zip(picked.tolist(), looks.tolist(), strict=True)])
-               for c in range(3)]
-    return Live(*columns)
+    main, subagents, busy = (np.stack([part[c] for part in parts]) for c in range(3))
+    return Live(main[picked, looks], subagents[picked, looks], busy[picked, looks])
 
 
 def _state_steps(geometry: KvGeometry, blocks: int, whole: int) -> list[Step]:

@@ -153,10 +153,10 @@ def validate_capacity(cases: Path) -> None:
 def validate_engine(cases: Path, kinds: str | None, engine: str) -> None:
     """Compare every decision with recorded runs of a real scheduler (a folder of CASES)."""
     from kvsim.simulation import ENGINES
-    from kvsim.validate.engine_cases import find_cases, run_cases
+    from kvsim.validate.engine_cases import run_cases
 
-    chosen = tuple(kinds.split(",")) if kinds else None
-    results = run_cases(find_cases(cases), chosen, ENGINES[engine])
+    chosen = tuple(kinds.split(",")) if kinds else ()
+    results = run_cases([cases], chosen, ENGINES[engine])
     for case in results:
         if case.difference:
             click.echo(f"{case.name}: {case.difference}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -38,7 +38,16 @@ from kvsim.workload.ideal import ideal_cached_tokens
 from kvsim.workload.requests import Workload
 from kvsim.workload.sessions import PRIMER
 
-EngineFunction = Callable[[Workload, EngineConfig, StepTimeModel, Progress | None], EngineRun]
+
+class EngineFunction(Protocol):
+    """What both engines are: a workload, settings and a step-time model in, a run out."""
+
+    def __call__(self, workload: Workload, config: EngineConfig, step_time: StepTimeModel,
+                 progress: Progress | None = None) -> EngineRun:
+        """Run the workload to its end."""
+        ...
+
+
 ENGINES: Mapping[str, EngineFunction] = MappingProxyType({"core": reference.run, "reference": reference.run})
 """Engines by ``engine.fidelity``: the fast one and the executable specification."""
 
@@ -131,7 +140,8 @@ class _Outcome:
         price = self.store.get("price", self.scenario.prices.compute)
         per_hour = gpus * gpu_usd_per_hour(price, self.resolved.gpu.name)
         nodes = gpus / gpus_per_node(self.resolved, self.store)
-        return cost(per_hour, nodes, Sales(tokens, earning, turns, self.window.duration_s / SECONDS_PER_HOUR), self.api())
+        sales = Sales(tokens, earning, turns, self.window.duration_s / SECONDS_PER_HOUR)
+        return cost(per_hour, nodes, sales, self.api())
 
     def api(self) -> ApiPriceProfile | None:
         return api_price(self.scenario, self.resolved.model.name, self.store)

@@ -9,6 +9,7 @@ from typing import Any
 
 from kvsim.agents import Step, why_fewer
 from kvsim.capacity import fit_lines, pool_lines
+from kvsim.report.limits import RESOURCES
 from kvsim.report.report import Report
 from kvsim.resolve import Resolved, resolve
 from kvsim.scenario import Scenario
@@ -88,12 +89,40 @@ def head_text(resolved: Resolved) -> str:
     return "\n".join([*lines, *pool_lines(resolved.capacity), "", *fit_lines(resolved.capacity)])
 
 
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a study's table: the median over the seeds of what `pick` takes from a report."""
+
+    title: str
+    unit: str
+    width: int
+    form: str
+    pick: Callable[[Report], float]
+
+    def cell(self, reports: tuple[Report, ...]) -> str:
+        """The median over the reports, formatted."""
+        value = statistics.median(self.pick(r) for r in reports)
+        return f"{value:{self.form}}".rjust(self.width)
+
+
+COLUMNS = (
+    Column("ideal", "", 6, ".1%", lambda r: r.hit_rate.ideal),
+    Column("output", "tok/s", 7, ".1f", lambda r: r.throughput.output_tokens_per_s),
+    Column("total", "tok/s/GPU", 9, ",.0f", lambda r: r.throughput.total_tokens_per_s_per_gpu),
+    Column("TTFT p50", "s", 8, ".2f", lambda r: r.latency.ttft_s.p50),
+    Column("TTFT p95", "s", 8, ".2f", lambda r: r.latency.ttft_s.p95),
+    Column("TPOT p50", "ms", 8, ".1f", lambda r: 1e3 * r.latency.tpot_s.p50),
+    Column("$/M", "blended", 7, ".3f", lambda r: r.cost.usd_per_mtok.blended),
+    Column("$/M out", "all in", 7, ".2f", lambda r: r.cost.usd_per_mtok.output_all_in),
+    Column("contrib.", "$/node-h", 8, ".2f", lambda r: r.cost.contribution_usd_per_node_hour),
+)
+"""Columns between the hit rate and what binds."""
+
+
 def rows_text(rows: tuple[Row, ...]) -> str:
     """One line a number of live sessions: medians over the seeds, hit rates with their extremes."""
-    head = (f"{'live':>5} {'hit rate':>16} {'ideal':>6} {'output':>8} {'total':>10} {'TTFT p50':>9} {'TTFT p95':>9} "
-            f"{'TPOT p50':>9} {'$/M':>7} {'$/M out':>8} {'contrib.':>9}  binds")
-    unit = (f"{'':>5} {'median [min-max]':>16} {'':>6} {'tok/s':>8} {'tok/s/GPU':>10} {'s':>9} {'s':>9} {'ms':>9} "
-            f"{'blended':>7} {'all in':>8} {'$/node-h':>9}")
+    head = " ".join(["live".rjust(4), "hit rate".rjust(16), *(c.title.rjust(c.width) for c in COLUMNS), " binds"])
+    unit = " ".join([" " * 4, "median [min-max]", *(c.unit.rjust(c.width) for c in COLUMNS)])
     return "\n".join([head, unit, *(_row_text(row) for row in rows)])
 
 
@@ -120,35 +149,15 @@ def steps_text(steps: tuple[Step, ...]) -> str:
 
 
 def _row_text(row: Row) -> str:
-    reports = row.reports
-    hits = sorted(r.hit_rate.total for r in reports)
-    spread = f"{statistics.median(hits):.1%} [{hits[0]:.0%}-{hits[-1]:.0%}]" if len(hits) > 1 else f"{hits[0]:.1%}"
+    hits = sorted(r.hit_rate.total for r in row.reports)
+    spread = f" [{hits[0]:.0%}-{hits[-1]:.0%}]" if len(hits) > 1 else ""
     live = "-" if row.concurrency is None else str(row.concurrency)
-    return (f"{live:>5} {spread:>16} {_median(reports, _IDEAL):>6.1%} {_median(reports, _OUTPUT):>8.1f} "
-            f"{_median(reports, _TOTAL):>10,.0f} {_median(reports, _TTFT50):>9.2f} {_median(reports, _TTFT95):>9.2f} "
-            f"{1e3 * _median(reports, _TPOT):>9.1f} {_median(reports, _BLENDED):>7.3f} "
-            f"{_median(reports, _ALL_IN):>8.2f} {_median(reports, _CONTRIBUTION):>9.2f}  {statistics.mode(r.limits.binding for r in reports)}")
-
-
-Pick = Callable[[Report], float]
-_IDEAL: Pick = lambda r: r.hit_rate.ideal  # noqa: E731
-_OUTPUT: Pick = lambda r: r.throughput.output_tokens_per_s  # noqa: E731
-_TOTAL: Pick = lambda r: r.throughput.total_tokens_per_s_per_gpu  # noqa: E731
-_TTFT50: Pick = lambda r: r.latency.ttft_s.p50  # noqa: E731
-_TTFT95: Pick = lambda r: r.latency.ttft_s.p95  # noqa: E731
-_TPOT: Pick = lambda r: r.latency.tpot_s.p50  # noqa: E731
-_BLENDED: Pick = lambda r: r.cost.usd_per_mtok.blended  # noqa: E731
-_ALL_IN: Pick = lambda r: r.cost.usd_per_mtok.output_all_in  # noqa: E731
-_CONTRIBUTION: Pick = lambda r: r.cost.contribution_usd_per_node_hour  # noqa: E731
-
-
-def _median(reports: tuple[Report, ...], pick: Pick) -> float:
-    return statistics.median(pick(r) for r in reports)
+    binding = statistics.mode(r.limits.binding for r in row.reports)
+    cells = [c.cell(row.reports) for c in COLUMNS]
+    return " ".join([live.rjust(4), f"{statistics.median(hits):.1%}{spread}".rjust(16), *cells, f" {binding}"])
 
 
 def _share_names(report: Report) -> list[str]:
-    from kvsim.report.limits import RESOURCES
-
     return [n for n in RESOURCES if getattr(report.limits.shares, n) >= 0.005]
 
 

@@ -233,11 +233,11 @@ class SupportFact(Strict):
     note: str = ""
 
 
-class EngineProfile(Profile, frozen=True):
+class EngineProfile(Profile):
     """One engine at one time (``kvsim/engine/1``).
 
-    ``base`` names a profile whose kernels, scans, overheads, collectives and memory reserve hold where this one states none;
-    `resolve_base` joins the two.
+    ``base`` names a profile whose kernels, scans, overheads, collectives and memory reserve hold where this one
+    states none; `resolve_base` joins the two.
     """
 
     schema_: Literal["kvsim/engine/1"] = Field(alias="schema")
@@ -259,7 +259,8 @@ class EngineProfile(Profile, frozen=True):
             if fact.source not in self.sources:
                 raise ValueError(f"support.{fact.feature} cites {fact.source!r}; "
                                  f"accepted: {', '.join(self.sources)}")
-        parts = {"overheads": self.overheads, "collectives": self.collectives, "memory": self.memory, "scans": self.scans}
+        parts = {"overheads": self.overheads, "collectives": self.collectives, "memory": self.memory,
+                 "scans": self.scans}
         lacking = [name for name, part in parts.items() if not part]
         if not self.base and lacking:
             raise ValueError(f"a profile without base lacks {', '.join(lacking)}; accepted: all of {', '.join(parts)}")
@@ -337,7 +338,8 @@ class EngineProfile(Profile, frozen=True):
         known = sorted({f for k in self.kernels if k.component == component for f in k.formats})
         problem = Problem(self.name, f"kernels.{component}", f"{fmt} on {place[0]}",
                           ", ".join(known) or "a kernel family of that component", nearest(fmt, known))
-        return ProfileError(f"engine profile {self.name!r} has no {component} kernel for {fmt} on {place[0]}", [problem])
+        return ProfileError(f"engine profile {self.name!r} has no {component} kernel for {fmt!r} on {place[0]}",
+                            [problem])
 
 
 def resolve_base(profile: EngineProfile, get: Callable[[str], EngineProfile]) -> EngineProfile:

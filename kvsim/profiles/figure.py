@@ -95,13 +95,14 @@ class Source(Strict):
     note: str = ""
 
 
-class Profile(Strict, frozen=True):
+class Profile(Strict):
     """What every profile file has: schema, name, aliases and sources.
 
     Every `Figure` inside must name one of the ``sources`` and every source must be used.
     """
 
-    schema_: str = Field(alias="schema")
+    # Any: every kind of profile narrows it to its own literal.
+    schema_: Any = Field(alias="schema")
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.\-]*$")
     aliases: tuple[str, ...] = ()
     note: str = ""

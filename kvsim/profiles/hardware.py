@@ -53,7 +53,7 @@ class ScaleUp(Strict):
     domain: Count
 
 
-class GpuProfile(Profile, frozen=True):
+class GpuProfile(Profile):
     """One GPU model (``kvsim/gpu/1``).
 
     ``flops`` are dense, by compute lane. ``num_sms`` x ``boost_clock`` bounds them by architecture, so that
@@ -100,7 +100,7 @@ class BuyingUnit(Strict):
     num_gpus: Count
 
 
-class NodeProfile(Profile, frozen=True):
+class NodeProfile(Profile):
     """One server or rack tray (``kvsim/node/1``): what shares one host."""
 
     schema_: Literal["kvsim/node/1"] = Field(alias="schema")
@@ -114,7 +114,7 @@ class NodeProfile(Profile, frozen=True):
     node_power_max: Watts | None = None
 
 
-class StorageProfile(Profile, frozen=True):
+class StorageProfile(Profile):
     """A kind of memory or storage a tier can be made of (``kvsim/storage/1``)."""
 
     schema_: Literal["kvsim/storage/1"] = Field(alias="schema")
@@ -136,7 +136,7 @@ class OwnedCost(Strict):
     colocation: UsdPerKwMonth
 
 
-class PriceProfile(Profile, frozen=True):
+class PriceProfile(Profile):
     """Dated compute prices of one provider and basis (``kvsim/price/1``), $ per GPU-hour."""
 
     schema_: Literal["kvsim/price/1"] = Field(alias="schema")
@@ -148,7 +148,7 @@ class PriceProfile(Profile, frozen=True):
     owned: OwnedCost | None = None
 
 
-class ApiPriceProfile(Profile, frozen=True):
+class ApiPriceProfile(Profile):
     """What an API provider charges for one model (``kvsim/api-price/1``), $ per million tokens."""
 
     schema_: Literal["kvsim/api-price/1"] = Field(alias="schema")

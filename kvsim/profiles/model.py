@@ -176,7 +176,7 @@ class DepthResidual(Strict):
     num_blocks: Positive
 
 
-class ModelProfile(Profile, frozen=True):
+class ModelProfile(Profile):
     """One model (``kvsim/model/1``).
 
     ``total_params`` count text and vision, without the ``num_mtp_layers`` draft layers that a checkpoint

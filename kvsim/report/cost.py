@@ -49,7 +49,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Sales:
-    """What was served in a window of ``hours``: all tokens, those of requests inside the SLO, and turns (first tokens)."""
+    """What a window of ``hours`` served: all tokens, those of requests inside the SLO, turns (first tokens)."""
 
     tokens: Tokens
     earning: Tokens

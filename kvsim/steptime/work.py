@@ -169,13 +169,12 @@ def work_of(model: ModelProfile, layout: Layout, kv_dtype: str) -> Work:
 def _dense_params(model: ModelProfile, layout: Layout) -> dict[str, float]:
     """Parameters of dense matrices one rank reads, by storage format; LM head and latent projections left out."""
     counts, formats = component_params(model), model.weights
-    found: Counter[str] = Counter()
     attention = sum(_attention_share(model.attention[n], model.hidden, layout.tp) for n in model.layer_names)
-    found[formats.attention or formats.default] += attention
-    found[formats.dense_mlp or formats.default] += counts["dense_mlp"] / layout.tp
-    found[formats.shared_experts or formats.default] += counts["shared_experts"] / layout.tp
-    found["bf16"] += counts["router"]
-    return {fmt: float(n) for fmt, n in found.items() if n}
+    found: dict[str, float] = {"bf16": float(counts["router"])}
+    for fmt, params in ((formats.attention, attention), (formats.dense_mlp, counts["dense_mlp"] / layout.tp),
+                        (formats.shared_experts, counts["shared_experts"] / layout.tp)):
+        found[fmt or formats.default] = found.get(fmt or formats.default, 0.0) + params
+    return {fmt: params for fmt, params in found.items() if params}
 
 
 def _attention_share(spec: Attention, hidden: int, tp: int) -> float:
@@ -295,8 +294,8 @@ def _mla_prefill(spec: MlaAttention, layers: int, layout: Layout, per_token: flo
         return
     qk_dim = spec.qk_nope_head_dim + spec.qk_rope_head_dim
     wide = heads * (spec.qk_nope_head_dim + spec.v_head_dim)
-    yield PrefillWork(layers, 2.0 * heads * (qk_dim + spec.v_head_dim), per_token,
-                      expand_flops=2.0 * spec.kv_lora_rank * wide, expand_bytes=ACTIVATION_BYTES * wide, bf16_inputs=True)
+    yield PrefillWork(layers, 2.0 * heads * (qk_dim + spec.v_head_dim), per_token, bf16_inputs=True,
+                      expand_flops=2.0 * spec.kv_lora_rank * wide, expand_bytes=ACTIVATION_BYTES * wide)
 
 
 def _compressed_prefill(spec: CompressedAttention, layers: int, layout: Layout,

@@ -12,6 +12,7 @@ from kvsim.workload.requests import Floats
 
 _NORMAL = NormalDist()
 _EDGE = 1e-12
+_PRIMES = (2, 3, 5, 7, 11, 13)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +118,10 @@ def spread_points(rng: np.random.Generator, n: int, num_dims: int, stratified: b
     n : int
         Points; the first points do not depend on how many follow.
     num_dims : int
-        Dimensions, >= 1.
+        Dimensions, 1 to 6.
     stratified : bool
-        False: independent uniform points. True: a randomly shifted additive sequence, in which any few
-        neighbours already cover the cube evenly, so that a small set of draws shows the
-        distribution it is drawn from.
+        False: independent uniform points. True: a randomly shifted Halton sequence, in which any few neighbours
+        already cover the cube evenly, so that a small set of draws shows the distribution it is drawn from.
 
     Returns
     -------
@@ -130,8 +130,8 @@ def spread_points(rng: np.random.Generator, n: int, num_dims: int, stratified: b
 
     Notes
     -----
-    Point i is frac(shift + i * (g^-1, g^-2, ..., g^-d)), g the positive root of g^(d+1) = g + 1: the generalised
-    golden ratio sequence of Roberts (2018), http://extremelearning.com.au/unreasonable-effectiveness-of-quasirandom-sequences/
+    Dimension d of point i is frac(shift_d + the digits of i + 1 in the d-th prime base, mirrored at the point):
+    Halton (1960), shifted modulo 1 as by Cranley and Patterson (1976), so that every point is uniform.
 
     Examples
     --------
@@ -141,8 +141,15 @@ def spread_points(rng: np.random.Generator, n: int, num_dims: int, stratified: b
     """
     if not stratified:
         return np.clip(rng.random((n, num_dims)), _EDGE, 1 - _EDGE)
-    ratio = 2.0
-    for _ in range(64):
-        ratio = (1.0 + ratio) ** (1.0 / (num_dims + 1))
-    steps = np.arange(n)[:, None] * ratio ** -np.arange(1.0, num_dims + 1)
-    return np.clip((rng.random(num_dims) + steps) % 1.0, _EDGE, 1 - _EDGE)
+    columns = [_mirrored_digits(n, base) for base in _PRIMES[:num_dims]]
+    return np.clip((rng.random(num_dims) + np.column_stack(columns)) % 1.0, _EDGE, 1 - _EDGE)
+
+
+def _mirrored_digits(n: int, base: int) -> Floats:
+    """Van der Corput sequence: 1, 2, ..., n with their digits mirrored at the point."""
+    left, value, weight = np.arange(1, n + 1), np.zeros(n), 1.0
+    while left.any():
+        weight /= base
+        value += weight * (left % base)
+        left = left // base
+    return value

@@ -40,13 +40,21 @@ def test_first_points_do_not_depend_on_how_many_follow(seed: int, dims: int, n: 
         assert ((many > 0) & (many < 1)).all()
 
 
+def test_first_points_by_hand() -> None:
+    shift = np.random.default_rng(0).random(2)
+    points = spread_points(np.random.default_rng(0), 4, 2, stratified=True)
+    expected = [[1 / 2, 1 / 3], [1 / 4, 2 / 3], [3 / 4, 1 / 9], [1 / 8, 4 / 9]]
+    assert (points - shift) % 1.0 == pytest.approx(np.array(expected))
+
+
 @pytest.mark.parametrize("seed", range(5))
-def test_stratified_points_are_even_in_every_dimension(seed: int) -> None:
-    points = spread_points(np.random.default_rng(seed), 400, 5, stratified=True)
-    for u in points.T:
-        gap = np.abs(np.sort(u) - (np.arange(400) + 0.5) / 400).max()
-        assert gap < 0.02  # independent points: typically 0.04
-    assert np.abs(np.corrcoef(points.T) - np.eye(5)).max() < 0.05
+def test_stratified_points_are_more_even_than_independent_ones(seed: int) -> None:
+    def unevenness(stratified: bool) -> float:
+        points = spread_points(np.random.default_rng(seed), 400, 5, stratified)
+        boxes = [np.histogram2d(points[:, a], points[:, b], 4, [[0, 1], [0, 1]])[0] for a in range(5) for b in range(a)]
+        return float(np.abs(np.array(boxes) - 25).max())
+
+    assert unevenness(True) < 8 < unevenness(False)
 
 
 def test_normal_scores_are_the_inverse_of_the_distribution() -> None:

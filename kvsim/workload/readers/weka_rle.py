@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from kvsim.workload.readers.report import BadRow, ReadReport, number_of, read_rows
 from kvsim.workload.sessions import SessionTree, Turn, tree_from_turns
 
@@ -184,9 +186,9 @@ def _close(stream: list[_Request], end_s: float, adjusted: list[str]) -> None:
 
 def _runs(raw: dict[str, Any]) -> list[Run]:
     """Maximal runs of consecutive ids."""
-    given = raw.get("hash_runs")
-    if given is None:
-        given = [(i, 1) for i in raw.get("hash_ids", ())]
+    if "hash_runs" not in raw:
+        return _runs_of_ids(raw.get("hash_ids", []))
+    given = raw["hash_runs"]
     merged: list[Run] = []
     try:
         for start, count in given:
@@ -199,6 +201,16 @@ def _runs(raw: dict[str, Any]) -> list[Run]:
     except (TypeError, ValueError) as error:
         raise BadRow("hash_runs", repr(given)[:40], "[start, n >= 1] pairs of integers") from error
     return merged
+
+
+def _runs_of_ids(ids: Any) -> list[Run]:
+    """Maximal runs of a plain list of ids."""
+    array = np.array(ids) if isinstance(ids, list) else None
+    if array is None or array.ndim != 1 or (array.size and array.dtype.kind != "i"):
+        raise BadRow("hash_ids", repr(ids)[:40], "a list of integers")
+    first = np.flatnonzero(np.diff(array, prepend=array[:1] - 2) != 1)
+    counts = np.diff(first, append=array.size)
+    return list(zip(array[first].tolist(), counts.tolist(), strict=True))
 
 
 def _turns(session: _Session) -> list[Turn]:
