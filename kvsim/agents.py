@@ -62,7 +62,7 @@ def why_fewer(resolved: Resolved) -> tuple[Step, ...]:
     -----
     A live session keeps its whole context and the state checkpoint at its end also while it thinks; otherwise
     its next turn starts cold. Sessions are looked at on the clock of `capped_clock_s`, where each moment is equally
-    likely; the last step but one draws gatherings of n sessions and asks that `SAFE` of them fit.
+    likely; the last step draws gatherings of n sessions and asks that `SAFE` of them fit.
     """
     geometry, blocks = resolved.capacity.geometry, resolved.capacity.num_blocks - 1
     trees = session_trees(resolved.scenario)
@@ -99,20 +99,18 @@ def _state_steps(geometry: KvGeometry, blocks: int, whole: int) -> list[Step]:
 
 def _live_steps(live: Live, blocks: int) -> list[Step]:
     together = live.main + live.subagents
-    busy = float(live.busy.mean())
-    in_flight = float((together * live.busy).mean())
-    steps = [
+    busy, kept = float(live.busy.mean()), blocks / float(together.mean())
+    dropped = blocks / float((together * live.busy).mean()) if busy else kept
+    return [
         Step("contexts have a long tail: the mean over time counts, not the median request",
              blocks / float(live.main.mean())),
-        Step(f"sub-agents hold contexts of their own: {live.subagents.mean():.0f} blocks per session on average",
-             blocks / float(together.mean())),
+        Step(f"sub-agents hold contexts of their own: {live.subagents.mean():.0f} blocks per session on average", kept),
+        Step(f"a request is in flight only {busy:.0%} of a session's time: if thinking sessions could be dropped",
+             dropped),
+        Step("but a dropped session's next turn starts cold, so thinking sessions keep theirs", kept),
         Step(f"sessions do not peak together, but often enough: {SAFE:.0%} of all moments must fit",
              _safe(together, blocks)),
     ]
-    if in_flight:
-        steps.append(Step(f"thinking sessions are counted, since only {busy:.0%} of the time a request is in flight; "
-                          f"dropped while they think, each turn would start cold", blocks / in_flight))
-    return steps
 
 
 def _safe(held: Floats, blocks: int) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from kvsim.errors import KvsimError, Problem
 from kvsim.memory.capacity import Capacity
 from kvsim.profiles.store import ProfileStore
 from kvsim.resolve import Resolved, resolve
@@ -50,11 +52,23 @@ def kv_capacity(model: str, gpu: str, num_gpus: int = 1, *, store: ProfileStore 
     """
     given = {k: v for k, v in settings.items() if v is not None}
     layout = {k: given.pop(k) for k in _LAYOUT if k in given}
-    return resolve(Scenario.from_dict({
+    asked = {
         "name": "capacity", "model": model, "hardware": {"gpu": gpu, "num_gpus": num_gpus}, "layout": layout,
         "engine": given,
         "workload": {"fixed": {"num_requests": 1, "input_tokens": 1, "output_tokens": 1}, "concurrency": 1},
-    }, "capacity"), store)
+    }
+    try:
+        return resolve(Scenario.from_dict(asked, "kv_capacity"), store)
+    except KvsimError as err:
+        message = err.message.replace("kv_capacity is not a valid scenario", "that cannot be answered")
+        raise type(err)(message, map(_argument, err.problems)) from None
+
+
+def _argument(problem: Problem) -> Problem:
+    """A problem of the scenario behind the question as one of the argument that was given."""
+    if problem.where != "kv_capacity":
+        return problem
+    return replace(problem, field="num_gpus" if problem.field == "layout" else problem.field.rpartition(".")[2])
 
 
 def capacity_text(answer: Resolved) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +19,17 @@ if TYPE_CHECKING:
 
 EXIT_BUG = 70
 KINDS = ("gpu", "node", "storage", "price", "api-price", "model", "engine")
+
+
+def _in_a_folder(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a file in a folder that does not exist before a long run, not after it."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise click.BadParameter(f"the folder of {str(path)!r} does not exist.")
+    return path
+
+
 json_option = click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path),
-                           help="Also write the result to this file as JSON.")
+                           callback=_in_a_folder, help="Also write the result to this file as JSON.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -66,7 +77,10 @@ def capacity(json_file: Path | None, **asked: Any) -> None:
     from kvsim.capacity import capacity_text, kv_capacity
     from kvsim.report.report import plain
 
-    answer = kv_capacity(**asked)
+    try:
+        answer = kv_capacity(**asked)
+    except KvsimError as err:
+        raise type(err)(err.message, [_flag(p) for p in err.problems]) from None
     _show(capacity_text(answer), json_file, plain(answer.capacity))
 
 
@@ -115,17 +129,16 @@ def profiles_check(paths: tuple[Path, ...]) -> None:
 @profiles.command("import")
 @click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--name", help="Name of the new profile; the file's folder name by default.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write here instead of printing.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=_in_a_folder,
+              help="Write here instead of printing.")
 def profiles_import(config: Path, name: str | None, output: Path | None) -> None:
     """Turn a Hugging Face CONFIG (config.json) into a model profile."""
     from kvsim.profiles.hf_file import import_file
 
     text = import_file(config, name)
-    if output is None:
-        click.echo(text, nl=False)
-    else:
-        output.write_text(text)
-        click.echo(f"wrote {output}")
+    if output is not None:
+        _write(output, text, "--output")
+    click.echo(text if output is None else f"wrote {output}", nl=output is not None)
 
 
 @cli.group()
@@ -180,11 +193,19 @@ def _score(what: str, exact: list[bool]) -> None:
 def _show(text: str, json_file: Path | None, data: Any) -> None:
     click.echo(text)
     if json_file is not None:
-        try:
-            json_file.write_text(json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n")
-        except OSError as err:
-            problem = Problem("--json", "", str(err), "a writable path")
-            raise ScenarioError("cannot write the result", [problem]) from None
+        _write(json_file, json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n", "--json")
+
+
+def _write(path: Path, text: str, flag: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as err:
+        raise ScenarioError("cannot write", [Problem(flag, "", f"{path}: {err.strerror}", "a writable file")]) from None
+
+
+def _flag(problem: Problem) -> Problem:
+    name = "engine-profile" if problem.field == "profile" else problem.field.replace("_", "-")
+    return replace(problem, where=f"--{name}", field="") if problem.where == "kv_capacity" else problem
 
 
 def _progress() -> Callable[[str, float], None] | None:
@@ -216,12 +237,10 @@ def main() -> None:
         sys.exit(130)
     except KvsimError as err:
         click.echo(f"error: {err}", err=True)
-        if err.exit_code != EXIT_BUG:
-            sys.exit(err.exit_code)
-        raise
+        if err.exit_code == EXIT_BUG:
+            traceback.print_exc()
+        sys.exit(err.exit_code)
     except Exception:
-        import traceback
-
         traceback.print_exc()
         sys.exit(EXIT_BUG)
 

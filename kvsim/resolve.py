@@ -17,7 +17,7 @@ from kvsim.profiles.figure import Profile
 from kvsim.profiles.hardware import GpuProfile
 from kvsim.profiles.model import ModelProfile
 from kvsim.profiles.store import ProfileStore, default_store
-from kvsim.scenario import Scenario
+from kvsim.scenario import Scenario, naming
 from kvsim.units import gib
 
 
@@ -88,11 +88,14 @@ def resolve(scenario: Scenario, store: ProfileStore | None = None) -> Resolved:
     2135
     """
     store = store or default_store()
-    model = store.get("model", scenario.model)
-    gpu = store.get("gpu", scenario.hardware.gpu)
-    profile = resolve_base(store.get("engine", scenario.engine.profile), lambda n: store.get("engine", n))
+    with naming(scenario, "model"):
+        model = store.get("model", scenario.model)
+    with naming(scenario, "hardware.gpu"):
+        gpu = store.get("gpu", scenario.hardware.gpu)
+    with naming(scenario, "engine.profile"):
+        profile = resolve_base(store.get("engine", scenario.engine.profile), lambda n: store.get("engine", n))
     layout = Layout(**scenario.layout.model_dump())
-    problems = layout_problems(model, layout, scenario.hardware.num_gpus)
+    problems = layout_problems(model, layout, scenario.hardware.num_gpus, scenario.origin)
     if problems:
         raise ScenarioError(f"{model.name} cannot be laid out as {layout}", problems)
     limits = engine_limits(scenario, model, gpu, profile)
@@ -150,9 +153,19 @@ class _Sizing:
         given = self.scenario.engine
         if given.num_blocks is None and given.kv_bytes_per_gpu is None:
             return None, self._predicted()
-        num_blocks = given.num_blocks or self.geometry.num_blocks(given.kv_bytes_per_gpu or 0.0)
+        num_blocks = given.num_blocks or self._blocks_of(given.kv_bytes_per_gpu or 0.0)
         predicted = self._capacity(self.geometry.num_blocks(self.budget.kv_bytes)) if self.budget.kv_bytes > 0 else None
         return predicted, self._capacity(num_blocks)
+
+    def _blocks_of(self, kv_bytes_per_gpu: float) -> int:
+        """Blocks of a pool given in bytes: at least two, since one is the null block."""
+        num_blocks = self.geometry.num_blocks(kv_bytes_per_gpu)
+        if num_blocks >= 2:
+            return num_blocks
+        block = max(self.geometry.block_bytes)
+        problem = Problem(self.scenario.origin, "engine.kv_bytes_per_gpu", f"{kv_bytes_per_gpu:,.0f} B",
+                          f"at least {2 * block:,.0f} B, two blocks", "a number without a unit counts bytes")
+        raise ScenarioError("the given pool is too small", [problem])
 
     def _predicted(self) -> Capacity:
         what = f"{self.model.name} on {self.scenario.hardware.num_gpus} x {self.gpu.name} ({self.layout})"
@@ -202,5 +215,5 @@ def longest_context(geometry: KvGeometry, num_blocks: int) -> int:
 
 def _geometry(scenario: Scenario, model: ModelProfile, layout: Layout) -> KvGeometry:
     given = scenario.engine
-    return kv_geometry(model, KvSpec(layout, given.kv_dtype, given.prefix_caching, parse_draft(given.draft),
-                                     given.block_tokens))
+    draft = parse_draft(given.draft, scenario.origin, "engine.draft")
+    return kv_geometry(model, KvSpec(layout, given.kv_dtype, given.prefix_caching, draft, given.block_tokens))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
-from kvsim.errors import Problem, ScenarioError, nearest
+from kvsim.errors import Problem, ProfileError, ScenarioError, nearest
 from kvsim.profiles.paths import data_root
 from kvsim.profiles.problems import problems_of
 from kvsim.profiles.yamlio import parse_yaml
@@ -139,9 +141,9 @@ class WorkloadPart(Part):
     def _one_source(self) -> WorkloadPart:
         given = [n for n in ("preset", "trace", "fixed") if getattr(self, n) is not None]
         if len(given) != 1:
-            raise ValueError(f"got {' and '.join(given) or 'none'}; accepted: exactly one of preset, trace, fixed")
+            raise ValueError(f"{' and '.join(given) or 'none of them'}; accepted: exactly one of preset, trace, fixed")
         if self.preset is not None and self.duration_s is None:
-            raise ValueError("a preset needs duration_s, since its sessions never run out")
+            raise ValueError("a preset without duration_s; accepted: both, since its sessions never run out")
         return self
 
 
@@ -195,6 +197,11 @@ class Scenario(Part):
                     "power_of_two"] = "round_robin"
     seed: NonNegative = 0
     study: Study | None = None
+    _origin: str = PrivateAttr(default="scenario")
+
+    def __eq__(self, other: object) -> bool:
+        """Equal if everything written is equal, wherever it was written."""
+        return isinstance(other, Scenario) and self.to_dict() == other.to_dict()
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str = "scenario") -> Scenario:
@@ -206,13 +213,20 @@ class Scenario(Part):
             With every problem found: unknown keys, missing units, wrong types, values out of range.
         """
         try:
-            return cls.model_validate(data)
+            scenario = cls.model_validate(data)
         except ValidationError as err:
             raise ScenarioError(f"{where} is not a valid scenario", problems_of(err, where, cls, data)) from None
+        scenario._origin = where
+        return scenario
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back to an equal scenario."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    @property
+    def origin(self) -> str:
+        """Where it was written, for messages: a path (and its ``--set``), else "scenario"."""
+        return self._origin
 
     @property
     def digest(self) -> str:
@@ -246,10 +260,27 @@ def load_scenario(source: str | Path | Mapping[str, Any], overrides: Sequence[st
         data, where = dict(source), "scenario"
     else:
         path = find_scenario(source)
-        data, where = parse_yaml(path.read_text(), str(path), ScenarioError), str(path)
+        data, where = parse_yaml(_read(path), str(path), ScenarioError), str(path)
     for text in overrides:
         data = apply_override(data, text)
-    return Scenario.from_dict(data, where)
+    return Scenario.from_dict(data, " ".join([where, *(f"--set {text}" for text in overrides)]))
+
+
+@contextmanager
+def naming(scenario: Scenario, field: str) -> Generator[None]:
+    """Let an unknown profile be reported as the field of the scenario that names it.
+
+    Raises
+    ------
+    ProfileError
+        What was raised inside, with the scenario's origin and `field` where only a kind of profile was named.
+    """
+    try:
+        yield
+    except ProfileError as err:
+        problems = [replace(p, where=scenario.origin, field=field) if p.where.endswith(" profile") and not p.field
+                    else p for p in err.problems]
+        raise ProfileError(err.message, problems) from None
 
 
 def shipped_scenarios() -> dict[str, Path]:
@@ -268,6 +299,17 @@ def find_scenario(source: str | Path) -> Path:
     accepted = f"a YAML file, or one of {', '.join(shipped)}"
     raise ScenarioError("no such scenario", [Problem("scenario", "", repr(str(source)), accepted,
                                                      nearest(path.stem, list(shipped)))])
+
+
+def _read(path: Path) -> str:
+    """Text of a scenario file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as err:
+        problem = Problem(str(path), "", err.strerror or type(err).__name__, "a readable YAML file")
+    except UnicodeDecodeError as err:
+        problem = Problem(str(path), "", f"byte {err.start} is not UTF-8", "YAML as UTF-8 text")
+    raise ScenarioError(f"cannot read {path}", [problem])
 
 
 def apply_override(data: Mapping[str, Any], text: str) -> dict[str, Any]:

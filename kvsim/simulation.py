@@ -30,7 +30,7 @@ from kvsim.report.metrics import (
 )
 from kvsim.report.report import Report, RunInfo
 from kvsim.resolve import Resolved, resolve
-from kvsim.scenario import Scenario, load_scenario
+from kvsim.scenario import Scenario, load_scenario, naming
 from kvsim.steptime.base import LinearStepTime, StepBatch, StepTimeModel
 from kvsim.steptime.roofline import RooflineStepTime, build_step_time
 from kvsim.traffic import build_workload
@@ -94,6 +94,7 @@ def simulate(scenario: Scenario | str | Mapping[str, Any], progress: Progress | 
     _refuse_unsupported(checked)
     store = store or default_store()
     resolved = resolve(checked, store)
+    _look_up_prices(resolved, store)
     workload = build_workload(checked)
     model = step_time_of(resolved)
     run = ENGINES[checked.engine.fidelity](workload, resolved.engine, model, progress)
@@ -137,8 +138,7 @@ class _Outcome:
         tokens, earning = billed_tokens(records, self.window), billed_tokens(records, self.window, good)
         turns = int(self.window.holds(records.first_token_s).sum())
         gpus = self.scenario.hardware.num_gpus
-        price = self.store.get("price", self.scenario.prices.compute)
-        per_hour = gpus * gpu_usd_per_hour(price, self.resolved.gpu.name)
+        per_hour = gpus * usd_per_gpu_hour(self.resolved, self.store)
         nodes = gpus / gpus_per_node(self.resolved, self.store)
         sales = Sales(tokens, earning, turns, self.window.duration_s / SECONDS_PER_HOUR)
         return cost(per_hour, nodes, sales, self.api())
@@ -168,12 +168,19 @@ def mean_step(totals: RunTotals, run: EngineRun) -> tuple[StepBatch, int]:
     return batch, round(seqs * mean_prompt)
 
 
+def usd_per_gpu_hour(resolved: Resolved, store: ProfileStore) -> float:
+    """$ per hour of one of the scenario's GPUs in its price profile."""
+    with naming(resolved.scenario, "prices.compute"):
+        return gpu_usd_per_hour(store.get("price", resolved.scenario.prices.compute), resolved.gpu.name)
+
+
 def gpus_per_node(resolved: Resolved, store: ProfileStore) -> float:
     """GPUs that share a host: of the named node, else of the node that has the GPU's name as an alias, else 8."""
     name = resolved.scenario.hardware.node or resolved.gpu.name
     if resolved.scenario.hardware.node is None and not store.knows("node", name):
         return USUAL_GPUS_PER_NODE
-    return store.get("node", name).num_gpus.base
+    with naming(resolved.scenario, "hardware.node"):
+        return store.get("node", name).num_gpus.base
 
 
 def api_price(scenario: Scenario, model: str, store: ProfileStore) -> ApiPriceProfile | None:
@@ -181,7 +188,15 @@ def api_price(scenario: Scenario, model: str, store: ProfileStore) -> ApiPricePr
     name = scenario.prices.api or model
     if scenario.prices.api is None and not store.knows("api-price", name):
         return None
-    return store.get("api-price", name)
+    with naming(scenario, "prices.api"):
+        return store.get("api-price", name)
+
+
+def _look_up_prices(resolved: Resolved, store: ProfileStore) -> None:
+    """Find a misspelt price or node before the run, not after it."""
+    usd_per_gpu_hour(resolved, store)
+    gpus_per_node(resolved, store)
+    api_price(resolved.scenario, resolved.model.name, store)
 
 
 def _report(outcome: _Outcome, began: float) -> Report:
@@ -247,12 +262,12 @@ def _guard(outcome: _Outcome) -> None:
 def _refuse_unsupported(scenario: Scenario) -> None:
     """Say at once what this version can describe but not simulate."""
     asked = {
-        "tiers": (bool(scenario.tiers), "[]: the capacity of HBM alone"),
-        "replicas": (scenario.replicas > 1, "1"),
-        "layout.dp": (scenario.layout.dp > 1, "1 (kvsim capacity answers for more)"),
-        "engine.draft": (scenario.engine.draft != "none", "none (kvsim capacity answers for drafts)"),
+        "tiers": (len(scenario.tiers), 0, "[]: HBM alone"),
+        "replicas": (scenario.replicas, 1, "1"),
+        "layout.dp": (scenario.layout.dp, 1, "1; 'kvsim capacity' answers for more"),
+        "engine.draft": (scenario.engine.draft, "none", "none; 'kvsim capacity' answers for drafts"),
     }
-    problems = [Problem(scenario.name, field, "a value that is not simulated yet", accepted)
-                for field, (given, accepted) in asked.items() if given]
+    problems = [Problem(scenario.origin, field, f"{given}, which is not simulated yet", accepted)
+                for field, (given, simulated, accepted) in asked.items() if given != simulated]
     if problems:
         raise ScenarioError("this scenario cannot be simulated", problems)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 from kvsim.agents import Step, why_fewer
 from kvsim.capacity import fit_lines, pool_lines
+from kvsim.report.cost import Cost
 from kvsim.report.limits import RESOURCES
 from kvsim.report.report import Report
 from kvsim.resolve import Resolved, resolve
@@ -83,9 +85,9 @@ def head_text(resolved: Resolved) -> str:
         lines.append(scenario.description.strip())
     lines += ["", "HBM of the fullest GPU, predicted", resolved.budget.text(), ""]
     if resolved.predicted is not None:
-        ahead = resolved.predicted.num_blocks / resolved.capacity.num_blocks - 1
+        ratio = resolved.predicted.num_blocks / resolved.capacity.num_blocks
         lines += ["Predicted " + line for line in pool_lines(resolved.predicted)[:2]]
-        lines.append(f"The pool as logged is used instead (the prediction is {ahead:+.1%} of it):")
+        lines.append(f"The pool as logged is used instead (the prediction is {ratio:.1%} of it):")
     return "\n".join([*lines, *pool_lines(resolved.capacity), "", *fit_lines(resolved.capacity)])
 
 
@@ -100,9 +102,9 @@ class Column:
     pick: Callable[[Report], float]
 
     def cell(self, reports: tuple[Report, ...]) -> str:
-        """The median over the reports, formatted."""
+        """The median over the reports, formatted; "-" where nothing happened or no price is known."""
         value = statistics.median(self.pick(r) for r in reports)
-        return f"{value:{self.form}}".rjust(self.width)
+        return ("-" if math.isnan(value) else f"{value:{self.form}}").rjust(self.width)
 
 
 COLUMNS = (
@@ -128,18 +130,23 @@ def rows_text(rows: tuple[Row, ...]) -> str:
 
 def report_text(report: Report) -> str:
     """The rest of one report: counts, cost, what binds, assumed figures."""
-    run, cost = report.run, report.cost
+    run = report.run
     shares = ", ".join(f"{name} {getattr(report.limits.shares, name):.0%}" for name in _share_names(report))
     assumed = [e for e in report.ledger if e.kind == "assumed"]
     lines = [
         f"{run.num_requests} requests measured from {run.measured_from_s:.0f} s to {run.simulated_s:.0f} s, "
         f"{run.num_unfinished} unfinished, {run.num_refused} refused, {report.preemptions} preemptions",
-        f"${cost.usd_per_hour:.2f} per hour; margin {cost.margin_frac:.0%}, break-even at {cost.break_even_frac:.0%} "
-        f"of the API price",
+        f"${report.cost.usd_per_hour:.2f} per hour; {_earning_text(report.cost)}",
         f"time: {shares}",
         f"{len(report.ledger)} figures used, {len(assumed)} of them assumed; seed {run.seed}, digest {run.digest}",
     ]
     return "\n".join(lines)
+
+
+def _earning_text(cost: Cost) -> str:
+    if math.isnan(cost.break_even_frac):
+        return "nothing earned, or no API price known"
+    return f"margin {cost.margin_frac:.0%}, break-even at {cost.break_even_frac:.0%} of the API price"
 
 
 def steps_text(steps: tuple[Step, ...]) -> str:

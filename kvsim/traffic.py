@@ -39,7 +39,7 @@ def build_workload(scenario: Scenario) -> Workload:
         return _fixed(scenario)
     trees = session_trees(scenario)
     if part.mode == "open":
-        raise _unsupported("workload.mode", "open", "closed: live session trees")
+        raise _unsupported(scenario, "workload.mode", "open", "closed: live session trees")
     return _closed(scenario, trees)
 
 
@@ -53,15 +53,17 @@ def session_trees(scenario: Scenario) -> list[SessionTree]:
     """
     part = scenario.workload
     if part.preset is not None:
+        if part.preset not in PRESETS:
+            raise _unknown_preset(scenario, part.preset)
         return _preset_trees(part.preset, 4 * _concurrency(scenario) + SPARE_SESSIONS, scenario.seed)
     if part.trace is None:
-        raise _unsupported("workload", "fixed lengths", "a preset or a trace, which have sessions")
-    path = find_trace(part.trace)
+        raise _unsupported(scenario, "workload", "fixed lengths", "a preset or a trace, which have sessions")
+    path = find_trace(part.trace, scenario.origin)
     trees = _trace_trees(path, path.stat().st_mtime_ns)
     return trees[:part.max_sessions]
 
 
-def find_trace(given: str) -> Path:
+def find_trace(given: str, where: str = "scenario") -> Path:
     """Path of a trace, as written or inside the folder that ``KVSIM_TRACES`` names.
 
     Raises
@@ -73,7 +75,7 @@ def find_trace(given: str) -> Path:
     for path in (Path(given), folder / given):
         if path.is_file():
             return path
-    problem = Problem("scenario", "workload.trace", repr(given),
+    problem = Problem(where, "workload.trace", repr(given),
                       f"a file, or one inside {TRACES_VARIABLE} (now {folder})")
     raise ScenarioError("no such trace", [problem])
 
@@ -85,9 +87,6 @@ def trace_folder() -> Path:
 
 @lru_cache(maxsize=8)
 def _preset_trees(name: str, num_sessions: int, seed: int) -> list[SessionTree]:
-    if name not in PRESETS:
-        problem = Problem("scenario", "workload.preset", repr(name), ", ".join(PRESETS), nearest(name, list(PRESETS)))
-        raise ScenarioError("unknown workload preset", [problem])
     return make_trees(PRESETS[name], num_sessions, seed)
 
 
@@ -120,19 +119,25 @@ def _length(tokens: int, sigma: float) -> int | LogNormal:
     return LogNormal(tokens, sigma, 1) if sigma else tokens
 
 
+def _unknown_preset(scenario: Scenario, name: str) -> ScenarioError:
+    known = list(PRESETS)
+    problem = Problem(scenario.origin, "workload.preset", repr(name), ", ".join(known), nearest(name, known))
+    return ScenarioError(f"no workload preset {name!r}", [problem])
+
+
 def _concurrency(scenario: Scenario) -> int:
     if scenario.workload.concurrency is None:
         raise ScenarioError("the workload needs a concurrency", [
-            Problem(scenario.name, "workload.concurrency", "", "live session trees or clients, a whole number >= 1")])
+            Problem(scenario.origin, "workload.concurrency", "", "live session trees or clients, a whole number >= 1")])
     return scenario.workload.concurrency
 
 
 def _rate(scenario: Scenario) -> float:
     if scenario.workload.rate_per_s is None:
         raise ScenarioError("an open workload needs a rate", [
-            Problem(scenario.name, "workload.rate_per_s", "", "requests per second > 0")])
+            Problem(scenario.origin, "workload.rate_per_s", "", "requests per second > 0")])
     return scenario.workload.rate_per_s
 
 
-def _unsupported(field: str, given: str, accepted: str) -> ScenarioError:
-    return ScenarioError(f"{field} is not supported here", [Problem("scenario", field, given, accepted)])
+def _unsupported(scenario: Scenario, field: str, given: str, accepted: str) -> ScenarioError:
+    return ScenarioError(f"{field} is not supported here", [Problem(scenario.origin, field, given, accepted)])

@@ -78,7 +78,7 @@ def to_base(value: float, unit: str, dimension: str) -> float:
         raise ValueError(f"unknown unit {unit!r}; accepted: {', '.join(units_of(dimension))}")
     found, factor = UNITS[unit]
     if found != dimension:
-        raise ValueError(f"unit {unit!r} measures {found}; accepted: {', '.join(units_of(dimension))}")
+        raise ValueError(f"unit {unit!r}, which measures {found}; accepted: {', '.join(units_of(dimension))}")
     if not math.isfinite(value):
         raise ValueError(f"{value} is not a finite number")
     return value * factor

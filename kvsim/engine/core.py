@@ -60,7 +60,7 @@ def run(workload: Workload, config: EngineConfig, step_time: StepTimeModel,
     >>> turns = requests_from_rows([Row([(0, 100)], 10, 0), Row([(0, 150)], 10, 0, after=(0,), think_s=2.0)])
     >>> done = run(Workload(turns), EngineConfig(64, 16, 8, 512, 4096), LinearStepTime(0.008, 5e-5, 4e-4))
     >>> done.records.cached_tokens.tolist(), round(done.totals.makespan_s, 6), done.totals.counters["jumps"]
-    ([0, 96], 2.1748, 2)
+    ([0, 96], 2.1749, 2)
     """
     check_config(config)
     return _Core(workload, config, step_time, progress).run()
@@ -226,6 +226,7 @@ class _Core:
             return
         if begun:
             self.cache.pool.take(begun)
+        self.count.cursor = LAST
         for seq in self.prefills:
             self._schedule_chunk(seq)
 
@@ -348,7 +349,10 @@ class _Core:
                 if not cache.is_readable(seq, hit):
                     break
                 tokens = self._clip(seq, start, tokens)
-            if not tokens or cache.need_blocks(seq, hit) > cache.pool.num_free:
+            if not tokens:
+                self.blocked = not self.chunks and not cache.is_contended(seq)
+                break
+            if cache.need_blocks(seq, hit) > cache.pool.num_free:
                 self.blocked = not cache.is_contended(seq)
                 break
             waiting.pop()

@@ -132,10 +132,10 @@ class SequenceCache:
         length = hit.length
         seq.held = [index.hold(found) for index, found in zip(self._indexes, hit.found, strict=True)]
         seq.tail, seq.computed_tokens = length, end_tokens
+        self._checkpoints.hold(hit.states)
         required = -(-end_tokens // self._block_tokens)
         self.pool.take((required - length) * self.num_groups + self.moving_groups + self._resident)
         if self.moving_groups:
-            self._checkpoints.hold(hit.states)
             seq.states = [(length - 1, hit.states), (required - 1, None)] if length else [(required - 1, None)]
             self.name_state(seq, end_tokens)
         if self._caching:

@@ -348,12 +348,7 @@ class _Engine:
             aligned = end // block * block
             if aligned > start or block <= self.config.max_num_batched_tokens:
                 end = aligned
-        junction = seq.holding.junction_tokens
-        stops = [(seq.num_tokens - 1) // block * block]
-        if start % block:
-            stops.append((start // block + 1) * block)
-        if start < junction < end:
-            stops.append(start + (junction - start) // block * block)
+        stops = ((seq.num_tokens - 1) // block * block, seq.holding.junction_tokens)
         return max(min([end, *(stop for stop in stops if start < stop < end)]) - start, 0)
 
     def _note_admission(self, seq: _Sequence, hit_tokens: int) -> None:

@@ -41,8 +41,8 @@ NO_DRAFT = Draft()
 """The target alone."""
 
 
-def parse_draft(text: str) -> Draft:
-    """Read ``none``, ``mtp-kN``, ``dspark-fp8-kN`` or ``dspark-bf16-kN``.
+def parse_draft(text: str, where: str = "scenario", field: str = "draft") -> Draft:
+    """Read ``none``, ``mtp-kN``, ``dspark-fp8-kN`` or ``dspark-bf16-kN``; `where` and `field` name it in messages.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def parse_draft(text: str) -> Draft:
     match = _FORM.match(text)
     if match is None or (match["mtp"] or match["dspark"]) == "0":
         accepted = "none, mtp-kN, dspark-fp8-kN or dspark-bf16-kN with N >= 1"
-        raise ScenarioError("unknown draft", [Problem("draft", "", repr(text), accepted)])
+        raise ScenarioError("unknown draft", [Problem(where, field, repr(text), accepted)])
     if match["mtp"]:
         return Draft("mtp", int(match["mtp"]))
     if match["dspark"]:

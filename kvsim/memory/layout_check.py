@@ -20,7 +20,7 @@ def layout_problems(model: ModelProfile, layout: Layout, num_gpus: int, where: s
     >>> from kvsim.profiles.store import default_store
     >>> k3 = default_store().get("model", "kimi-k3")
     >>> print(layout_problems(k3, Layout(tp=7), 7)[0])
-    scenario: layout.tp: got 7; accepted: a divisor of 96 heads (attention 'kda' of kimi-k3): 1, 2, 3, 4, 6, 8, 12, 16
+    scenario: layout.tp: got 7; accepted: 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96 (kimi-k3 has 96 heads)
     """
     return [*_gpu_problems(layout, num_gpus, where), *_head_problems(model, layout, where),
             *_stage_problems(model, layout, where), *_expert_problems(model, layout, where)]
@@ -34,14 +34,18 @@ def _gpu_problems(layout: Layout, num_gpus: int, where: str) -> list[Problem]:
 
 
 def _head_problems(model: ModelProfile, layout: Layout, where: str) -> list[Problem]:
-    found: list[Problem] = []
-    for name, spec in model.attention.items():
-        for heads, what in _divided_heads(spec):
-            if heads % layout.tp and not (what == "KV heads" and layout.tp % heads == 0):
-                fitting = ", ".join(str(d) for d in range(1, 17) if heads % d == 0)
-                accepted = f"a divisor of {heads} {what} (attention {name!r} of {model.name}): {fitting}"
-                found.append(Problem(where, "layout.tp", str(layout.tp), accepted))
-    return found
+    divided = dict.fromkeys(pair for spec in model.attention.values() for pair in _divided_heads(spec))
+    fitting = [tp for tp in range(1, 1 + max(heads for heads, _ in divided))
+               if all(_divides(tp, heads, what) for heads, what in divided)]
+    if layout.tp in fitting:
+        return []
+    has = " and ".join(f"{heads} {what}" for heads, what in divided)
+    return [Problem(where, "layout.tp", str(layout.tp), ", ".join(map(str, fitting)), f"{model.name} has {has}")]
+
+
+def _divides(tp: int, heads: int, what: str) -> bool:
+    """Whether heads can be split over TP ranks; KV heads may also be repeated, one on several ranks."""
+    return heads % tp == 0 or (what == "KV heads" and tp % heads == 0)
 
 
 def _divided_heads(spec: Attention) -> list[tuple[int, str]]:

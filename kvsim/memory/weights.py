@@ -53,8 +53,12 @@ class _Part:
 
 
 def expert_shards(layout: Layout) -> int:
-    """Ranks that the routed experts are divided over: EP if set, else the tensor-parallel group."""
-    return layout.ep if layout.ep > 1 else layout.tp
+    """Ranks that the routed experts are divided over: EP if set, else tensor parallelism over all TP x DP ranks.
+
+    Source: vLLM documentation, "Data Parallel Deployment": without EP the expert layers form one tensor-parallel group
+    of size DP x TP.
+    """
+    return layout.ep if layout.ep > 1 else layout.tp * layout.dp
 
 
 def weight_bytes(model: ModelProfile, layout: Layout) -> WeightBytes:

@@ -62,7 +62,7 @@ class Figure(Strict):
 def _checker(dimension: str) -> Any:
     def check(figure: Figure) -> Figure:
         if UNITS[figure.unit][0] != dimension:
-            raise ValueError(f"unit {figure.unit!r} measures {UNITS[figure.unit][0]}; "
+            raise ValueError(f"unit {figure.unit!r}, which measures {UNITS[figure.unit][0]}; "
                              f"accepted: {', '.join(units_of(dimension))}")
         return figure
 

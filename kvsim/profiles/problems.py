@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,13 @@ from pydantic import BaseModel, ValidationError
 from kvsim.errors import Problem, nearest
 
 _NOT_PATH = ("function-before", "function-after", "function-wrap", "tagged-union", "constrained-")
+
+# Start of pydantic's error type -> what was wanted, in words that do not need Python.
+_PLAINLY = types.MappingProxyType({
+    "model_": "a mapping of keys to values", "dict_": "a mapping of keys to values", "tuple_": "a list",
+    "int_": "a whole number", "float_": "a number", "finite_": "a finite number", "string_type": "text",
+    "bool_": "true or false", "invalid_key": "keys that are text",
+})
 
 
 def problems_of(err: ValidationError, where: str, cls: type[BaseModel], data: Mapping[str, Any]) -> list[Problem]:
@@ -38,7 +46,7 @@ def short(given: Any, limit: int = 60) -> str:
 
 
 def _problem(error: Any, where: str, cls: type[BaseModel]) -> Problem:
-    loc = [p for p in error["loc"] if not str(p).startswith(_NOT_PATH)]
+    loc = [p for p in error["loc"] if p != "[key]" and not str(p).startswith(_NOT_PATH)]
     kind, given = error["type"], error.get("input")
     field = ".".join(str(p) for p in loc)
     if kind == "extra_forbidden":
@@ -50,14 +58,15 @@ def _problem(error: Any, where: str, cls: type[BaseModel]) -> Problem:
         return _split_message(where, field, given, str(error["ctx"]["error"]))
     if kind in ("literal_error", "enum"):
         expected = str(error["ctx"]["expected"])
-        return Problem(where, field, short(given), expected, nearest(str(given), expected.replace("'", "").split(", ")))
+        return Problem(where, field, short(given), expected, nearest(str(given), re.findall("'([^']*)'", expected)))
     return Problem(where, field, short(given), _accepted(error))
 
 
 def _split_message(where: str, field: str, given: Any, message: str) -> Problem:
     said, found, accepted = message.partition("; accepted: ")
     if found:
-        return Problem(where, field, said, accepted)
+        value = f"{short(given)}, " if isinstance(given, str | int | float) else ""
+        return Problem(where, field, value + said, accepted)
     return Problem(where, field, short(given), message)
 
 
@@ -68,6 +77,9 @@ def _missing_accepted(name: str, loc: list[Any]) -> str:
 
 
 def _accepted(error: Any) -> str:
+    for start, plainly in _PLAINLY.items():
+        if str(error["type"]).startswith(start):
+            return plainly
     message = str(error["msg"])
     return message.removeprefix("Input should be ").removeprefix("Value error, ")
 
@@ -94,5 +106,3 @@ def _models_in(annotation: Any) -> Iterable[type[BaseModel]]:
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is not None:
         for arg in typing.get_args(annotation):
             yield from _models_in(arg)
-
-

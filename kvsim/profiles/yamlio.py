@@ -24,6 +24,8 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key that is not text", key_node.start_mark)
             if key_node.value in seen:
                 raise _Duplicate(str(key_node.value), key_node.start_mark.line + 1)
             seen.add(key_node.value)
@@ -58,6 +60,10 @@ def parse_yaml(text: str, where: str, error: type[KvsimError]) -> dict[str, Any]
         at = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the text"
         problem = Problem(where, "", f"{getattr(err, 'problem', err)} at {at}", "YAML")
         raise error(f"{where} is not YAML", [problem]) from None
+    except ValueError as err:
+        problem = Problem(where, "", f"a date or number that does not exist: {err}", "one that exists, or quoted text")
+        raise error(f"{where} has an impossible value", [problem]) from None
     if not isinstance(data, dict):
-        raise error(f"{where} is not a mapping", [Problem(where, "", type(data).__name__, "keys with values")])
+        given = {"NoneType": "an empty file", "list": "a list"}.get(type(data).__name__, f"only {data!r:.40}")
+        raise error(f"{where} is not a mapping", [Problem(where, "", given, "a mapping of keys to values")])
     return data  # pyright: ignore[reportUnknownVariableType]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from kvsim.errors import Problem, ScenarioError, nearest
+from kvsim.errors import Problem, ProfileError
 from kvsim.profiles.hardware import ApiPriceProfile, PriceProfile
 from kvsim.report.metrics import Tokens
 
@@ -62,13 +62,14 @@ def gpu_usd_per_hour(price: PriceProfile, gpu: str) -> float:
 
     Raises
     ------
-    ScenarioError
+    ProfileError
         The profile has no price for that GPU.
     """
     if gpu not in price.usd_per_gpu_hour:
         known = sorted(price.usd_per_gpu_hour)
-        problem = Problem("prices.compute", price.name, f"no price for {gpu!r}", ", ".join(known), nearest(gpu, known))
-        raise ScenarioError(f"price profile {price.name!r} does not cover {gpu!r}", [problem])
+        problem = Problem("price profile", "", f"{price.name!r}, which has no price for {gpu!r}",
+                          f"one that has; this one covers {', '.join(known)}")
+        raise ProfileError(f"price profile {price.name!r} does not cover {gpu!r}", [problem])
     return price.usd_per_gpu_hour[gpu].base
 
 

@@ -7,6 +7,8 @@ import math
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, cast
 
+import numpy as np
+
 from kvsim.engine.types import RunRecords, Timeline
 from kvsim.memory.capacity import Capacity
 from kvsim.report.cost import Cost
@@ -127,6 +129,8 @@ def _plain(value: Any) -> Any:
         return {str(k): _plain(v) for k, v in cast("dict[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in cast("list[Any]", value)]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value

@@ -6,16 +6,20 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from types import MappingProxyType
+from typing import cast, get_args
 
-from kvsim.errors import KvsimError, Problem, ScenarioError
+from kvsim.errors import KvsimError, Problem, ScenarioError, nearest
 from kvsim.layout import Layout
 from kvsim.memory.drafts import parse_draft
-from kvsim.memory.geometry import KvSpec, LogFormula, kv_geometry
+from kvsim.memory.geometry import KvGeometry, KvSpec, LogFormula, kv_geometry
+from kvsim.memory.layers import KV_DTYPES
 from kvsim.profiles.store import ProfileStore
 
 COLUMNS = ("id", "model", "tp", "pp", "dcp", "kv_dtype", "prefix_caching", "draft", "available_gib_per_gpu",
            "num_blocks", "max_model_len", "log_formula", "block_tokens", "capacity_tokens", "max_concurrency")
+WORDS = MappingProxyType({"kv_dtype": KV_DTYPES, "prefix_caching": ("on", "off"), "log_formula": get_args(LogFormula)})
+"""Columns that take one of a few words."""
 CONCURRENCY_DECIMALS = 2
 """Engines print the maximum concurrency with two decimals."""
 
@@ -52,7 +56,7 @@ def check_capacity(path: Path, store: ProfileStore) -> list[CaseResult]:
     Raises
     ------
     ScenarioError
-        The file cannot be read or lacks columns.
+        The file cannot be read, lacks columns or has no rows.
     """
     return [CaseResult(row["id"], _difference(row, store)) for row in _rows(path)]
 
@@ -62,28 +66,39 @@ def _rows(path: Path) -> Sequence[Mapping[str, str]]:
         with path.open(newline="") as file:
             reader = csv.DictReader(file)
             rows, given = list(reader), reader.fieldnames or []
-    except OSError as err:
+    except (OSError, UnicodeDecodeError, csv.Error) as err:
         raise ScenarioError("cannot read the cases", [Problem(str(path), "", str(err), "a CSV file")]) from None
     missing = [c for c in COLUMNS if c not in given]
     if missing:
         raise ScenarioError("not a file of capacity cases",
-                            [Problem(str(path), c, "", f"a column {c!r}") for c in missing])
+                            [Problem(str(path), ", ".join(missing), "", "a CSV file with these columns too")])
+    if not rows:
+        raise ScenarioError("no capacity cases", [Problem(str(path), "", "no rows", "a row for every case")])
     return rows
 
 
 def _difference(row: Mapping[str, str], store: ProfileStore) -> str:
     try:
+        _check_words(row)
         tokens, concurrency = _computed(row, store)
+        logged, logged_concurrency = int(row["capacity_tokens"]), float(row["max_concurrency"] or "nan")
     except KvsimError as err:
         return str(err)
-    except ValueError as err:
+    except (TypeError, ValueError) as err:
         return f"not a number: {err}"
     found: list[str] = []
-    if tokens != int(row["capacity_tokens"]):
-        found.append(f"capacity_tokens: expected {int(row['capacity_tokens']):,}, got {tokens:,}")
-    if row["max_concurrency"] and round(concurrency, CONCURRENCY_DECIMALS) != float(row["max_concurrency"]):
+    if tokens != logged:
+        found.append(f"capacity_tokens: expected {logged:,}, got {tokens:,}")
+    if row["max_concurrency"] and round(concurrency, CONCURRENCY_DECIMALS) != logged_concurrency:
         found.append(f"max_concurrency: expected {row['max_concurrency']}, got {concurrency:.{CONCURRENCY_DECIMALS}f}")
     return "; ".join(found)
+
+
+def _check_words(row: Mapping[str, str]) -> None:
+    problems = [Problem(row["id"], column, repr(row[column]), ", ".join(words), nearest(row[column] or "", words))
+                for column, words in WORDS.items() if row[column] not in words]
+    if problems:
+        raise ScenarioError("not a case", problems)
 
 
 def _computed(row: Mapping[str, str], store: ProfileStore) -> tuple[int, float]:
@@ -91,14 +106,14 @@ def _computed(row: Mapping[str, str], store: ProfileStore) -> tuple[int, float]:
     layout = Layout(tp=int(row["tp"]), pp=int(row["pp"]), dcp=int(row["dcp"]))
     block = int(row["block_tokens"]) if row["block_tokens"] else None
     geometry = kv_geometry(model, KvSpec(layout, row["kv_dtype"], row["prefix_caching"] == "on",
-                                         parse_draft(row["draft"]), block))
+                                         parse_draft(row["draft"], row["id"]), block))
     num_blocks = _num_blocks(row, geometry)
     max_len = int(row["max_model_len"])
     tokens = geometry.logged_tokens(num_blocks, max_len, cast(LogFormula, row["log_formula"]))
     return tokens, num_blocks / geometry.blocks_for(max_len)
 
 
-def _num_blocks(row: Mapping[str, str], geometry: Any) -> int:
+def _num_blocks(row: Mapping[str, str], geometry: KvGeometry) -> int:
     if row["num_blocks"]:
         return int(row["num_blocks"])
     if row["available_gib_per_gpu"]:

@@ -18,6 +18,9 @@ from kvsim.workload.sessions import SessionTree, Turn, tree_from_turns
 _LARGEST_START = 0.8
 """A session begins with at most this share of its compaction limit: nobody resumes what is compacted at once."""
 
+_BLOCK_SESSIONS = 400
+"""Sessions that are planned together, about as many as the published corpus has (393)."""
+
 
 def make_trees(preset: AgenticPreset, num_sessions: int, seed: int = 0, stratified: bool = True) -> list[SessionTree]:
     """Generate sessions.
@@ -32,9 +35,9 @@ def make_trees(preset: AgenticPreset, num_sessions: int, seed: int = 0, stratifi
         Seed; the same arguments give the same trees.
     stratified : bool
         Draw what belongs to a whole session or sub-agent (turns, first prompt, compaction limit, number and
-        length of sub-agents) evenly spread over its distribution, see `spread_points`: few sessions then show
-        the preset's medians. The spread between seeds is smaller than that of independent sessions;
-        False gives the latter.
+        length of sub-agents) evenly spread over its distribution: in the order of `spread_points`, and over
+        each 400 sessions once from the middle of each of 400 strata. Few sessions then show the preset's
+        medians. The spread between seeds is smaller than that of independent sessions; False gives the latter.
 
     Returns
     -------
@@ -89,28 +92,48 @@ class _Plan:
     subs: Sequence[_SubPlan]
 
 
-def _plans(preset: AgenticPreset, n: int, seed: int, stratified: bool) -> list[_Plan]:
-    rng, sub_rng = streams(seed, f"{preset.name} sessions", f"{preset.name} sub-agents")
-    u = spread_points(rng, n, 5, stratified)
+def _plans(preset: AgenticPreset, num_sessions: int, seed: int, stratified: bool) -> list[_Plan]:
+    """Plans are made for whole blocks of sessions, so that the first ones stay when more follow."""
+    plans: list[_Plan] = []
+    while len(plans) < num_sessions:
+        purpose = f"{preset.name} block {len(plans) // _BLOCK_SESSIONS}"
+        plans += _block(preset, streams(seed, f"{purpose}: sessions", f"{purpose}: sub-agents"), stratified)
+    return plans[:num_sessions]
+
+
+def _block(preset: AgenticPreset, rngs: tuple[np.random.Generator, ...], stratified: bool) -> list[_Plan]:
+    u = spread_points(rngs[0], _BLOCK_SESSIONS, 5, stratified)
+    if stratified:
+        u = np.column_stack([_mid_strata(column) for column in u.T])
     score = normal_scores(u[:, 0])
     turns = np.maximum(preset.turns.at_score(score).round(), 1)
     start = np.clip(preset.start.at(u[:, 2]), preset.shared_prefix_tokens + 1, _LARGEST_START * preset.window_tokens)
     limit = np.clip(preset.limit.at(u[:, 1]), start / _LARGEST_START, preset.window_tokens)
     factor = LogNormal(1.0, preset.spread).at(u[:, 3])
-    groups = _groups(preset.fan_out, turns, score, u[:, 4])
-    subs = _sub_plans(preset.fan_out, groups, sub_rng, stratified)
+    groups = _groups(preset.fan_out, turns, np.column_stack([score, u[:, 4]]), stratified)
+    subs = _sub_plans(preset.fan_out, groups, rngs[1], stratified)
     return [_Plan(*values) for values in zip(turns.astype(int).tolist(), start.astype(int).tolist(),
                                              factor.tolist(), limit.astype(int).tolist(), subs, strict=True)]
 
 
-def _groups(fan: FanOut | None, turns: Floats, turns_score: Floats, u: Floats) -> Ints:
-    """Sub-agents of every session; a session with t turns can start at most t - 1 batches."""
-    if fan is None:
-        return np.zeros(len(turns), np.int64)
-    own = normal_scores(np.minimum((u + 1e-12) / fan.session_share, 1 - 1e-12))
-    score = fan.turns_correlation * turns_score + math.sqrt(1 - fan.turns_correlation ** 2) * own
-    wanted = np.minimum(fan.groups.at_score(score).round(), (turns - 1) * fan.max_concurrent)
-    return np.where(u < fan.session_share, wanted, 0).astype(np.int64)
+def _mid_strata(values: Floats) -> Floats:
+    """The middle of the stratum of each value by rank, n strata for n values."""
+    return (np.argsort(np.argsort(values)) + 0.5) / len(values)
+
+
+def _groups(fan: FanOut | None, turns: Floats, points: Floats, stratified: bool) -> Ints:
+    """Sub-agents of every session; a session with t turns can start at most t - 1 batches.
+
+    `points` [n, 2]: the score of the number of turns, and a number in (0, 1) that says whether and how many.
+    """
+    groups = np.zeros(len(turns), np.int64)
+    if fan is not None:
+        has = points[:, 1] < fan.session_share
+        own = normal_scores(points[has, 1] / fan.session_share)
+        score = fan.turns_correlation * points[has, 0] + math.sqrt(1 - fan.turns_correlation ** 2) * own
+        wanted = fan.groups.at(_mid_strata(score)) if stratified else fan.groups.at_score(score)
+        groups[has] = np.minimum(wanted.round(), (turns[has] - 1) * fan.max_concurrent)
+    return groups
 
 
 def _sub_plans(fan: FanOut | None, groups: Ints, rng: np.random.Generator, stratified: bool) -> list[list[_SubPlan]]:

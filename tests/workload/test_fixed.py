@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from tests.workload.helpers import play
 
 from kvsim.errors import ScenarioError
 from kvsim.workload.fixed import Clients, Poisson, build_fixed
 from kvsim.workload.ideal import ideal_cached_tokens
 from kvsim.workload.lengths import LogNormal
+from tests.workload.helpers import play
 
 
 def test_prompts_share_nothing() -> None:

@@ -4,14 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from tests.workload.helpers import forked, line, play
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsim.errors import ScenarioError
+from kvsim.workload.agentic import make_trees
 from kvsim.workload.ideal import ideal_cached_tokens
 from kvsim.workload.presets import AGENTX_V1
-from kvsim.workload.agentic import make_trees
 from kvsim.workload.sessions import MAIN, PRIMER, SUBAGENT, WARMUP, SessionTree, Turn, capped_clock_s, tree_from_turns
 from kvsim.workload.trees import (
     ReplayRules,
@@ -20,6 +19,7 @@ from kvsim.workload.trees import (
     resume,
     shortest_life_s,
 )
+from tests.workload.helpers import forked, line, play
 
 FROM_FIRST_TURN = ReplayRules(start_frac=None)
 

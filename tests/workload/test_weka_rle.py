@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.workload.helpers import trace
 
 from kvsim.errors import TraceError
 from kvsim.workload.ideal import shared_prefix_tokens
 from kvsim.workload.readers.weka_rle import read_weka_rle
 from kvsim.workload.sessions import SessionTree
 from kvsim.workload.trees import ReplayRules, build_closed_loop, build_open_loop
+from tests.workload.helpers import trace
 
 
-def request(t: float, tokens: int, out: int, runs: list[list[int]], **more: Any) -> dict[str, Any]:
+def request(t: float, tokens: int, out: int, runs: list[list[Any]], **more: Any) -> dict[str, Any]:
     return {"t": t, "type": "n", "in": tokens, "out": out, "hash_runs": runs, "api_time": 2.0, **more}
 
 
@@ -120,6 +120,10 @@ def test_subagents_join_or_run_in_the_background(tmp_path: Path) -> None:
     (session(request(0, 64, 5, [[1, 2]])), "hash_runs"),
     (session(request(0, 64, 5, [["a", 1]])), "hash_runs"),
     (session(request(0, 64, 5, [[1]])), "hash_runs"),
+    (session({"t": 0, "in": 64, "out": 5, "hash_ids": [[1], 2]}), "hash_ids"),
+    (session({"t": 0, "in": 64, "out": 5, "hash_ids": "1"}), "hash_ids"),
+    (session({"t": 0, "in": 64, "out": 5, "hash_ids": ["x"]}), "hash_ids"),
+    (session({"t": 0, "in": 64, "out": 5, "hash_ids": [1.5]}), "hash_ids"),
     (session(request(-1, 64, 5, [[1, 1]])), "t"),
     (session(request(0, 0, 5, [])), "in"),
     (session({"t": 0, "in": 64, "hash_runs": [[1, 1]]}), "out"),
@@ -182,7 +186,7 @@ def test_open_loop_of_100_sessions_finds_the_published_blocks(recorded: list[Ses
     distinct = list(first.values())
     assert len(distinct) == 692
     picked = distinct[:: 692 // 100][:100]
-    r = build_open_loop(picked, 60.0 * np.arange(100)).requests
+    r = build_open_loop(picked, [60.0 * k for k in range(100)]).requests
     found = shared_prefix_tokens(r, range(len(r)), outputs=False)
     assert (len(r), int((r.prompt_tokens // 64).sum())) == (5_786, 12_287_493)
     assert int((found // 64).sum()) == 11_823_828

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from kvsim.workload.readers.report import BadRow, ReadReport, number_of, read_rows
+from kvsim.workload.requests import Ints
 from kvsim.workload.sessions import SessionTree, Turn, tree_from_turns
 
 Run = tuple[int, int]
@@ -203,10 +204,13 @@ def _runs(raw: dict[str, Any]) -> list[Run]:
     return merged
 
 
-def _runs_of_ids(ids: Any) -> list[Run]:
+def _runs_of_ids(ids: object) -> list[Run]:
     """Maximal runs of a plain list of ids."""
-    array = np.array(ids) if isinstance(ids, list) else None
-    if array is None or array.ndim != 1 or (array.size and array.dtype.kind != "i"):
+    try:
+        array = cast(Ints, np.asarray(ids))
+    except ValueError as error:
+        raise BadRow("hash_ids", repr(ids)[:40], "a list of integers") from error
+    if array.ndim != 1 or (array.size and array.dtype.kind != "i"):
         raise BadRow("hash_ids", repr(ids)[:40], "a list of integers")
     first = np.flatnonzero(np.diff(array, prepend=array[:1] - 2) != 1)
     counts = np.diff(first, append=array.size)

@@ -1,0 +1,334 @@
+"""What the controls say: one record that turns into a scenario and into the page's address, and back.
+
+No Streamlit here, so that every rule can be tested without a browser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import Any, cast
+
+from kvsim.errors import Problem, nearest
+from kvsim.profiles.store import ProfileStore
+from kvsim.scenario import Scenario, load_scenario
+from kvsim.units import parse
+from kvsim.workload.presets import PRESETS
+
+REFERENCE = "k3-b300-study"
+"""The shipped scenario that the dashboard opens with; whatever no control sets stays as written there."""
+
+DURATION_S, WARMUP_S = 1200, 300
+"""Shorter than a study's, so that the curve appears in seconds: enough for about a hundred requests a point."""
+
+GIB = 2.0**30
+NO_API_PRICE = "none"
+PREDICTED, LOGGED = "predicted", "logged"
+
+NUM_GPUS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 72)
+KV_DTYPES = ("bf16", "fp8", "fp8_ds_mla")
+MODEL_LENGTHS = (None, 32_768, 65_536, 131_072, 262_144, 524_288, 1_048_576)
+BATCHED_TOKENS = (None, 2_048, 4_096, 8_192, 16_384, 32_768)
+NUM_SEQS = (None, 8, 16, 32, 64, 128, 256, 512, 1_024)
+CURVE_POINTS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128)
+
+RANGES: Mapping[str, tuple[float, float]] = MappingProxyType({
+    "gpu_memory_utilization": (0.5, 0.99), "logged_gib": (0.5, 1024.0), "sessions": (1, 128),
+    "duration_s": (60, 14_400), "warmup_s": (0, 7_200), "seeds": (1, 11),
+})
+"""Smallest and largest value of the controls that take any number."""
+
+MACHINE = ("model", "gpu", "num_gpus", "tp", "dp", "ep", "dcp", "profile", "gpu_memory_utilization", "max_model_len",
+           "max_num_batched_tokens", "max_num_seqs")
+"""What a logged pool belongs to: on any other machine the log says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The value of every control; names are those of a scenario where it has them.
+
+    ``pool`` is "predicted" or "logged", ``logged_gib`` the logged pool [GiB per GPU]. ``sessions`` is the number of
+    live sessions that the verdict is about, ``curve`` the further ones that are simulated. ``seeds`` counts
+    replications of each. None means the engine profile's or the model's own value.
+    """
+
+    model: str
+    gpu: str
+    num_gpus: int
+    tp: int
+    dp: int
+    ep: int
+    dcp: int
+    profile: str
+    kv_dtype: str
+    gpu_memory_utilization: float
+    max_model_len: int | None
+    max_num_batched_tokens: int | None
+    max_num_seqs: int | None
+    prefix_caching: bool
+    pool: str
+    logged_gib: float
+    preset: str
+    sessions: int
+    curve: tuple[int, ...]
+    duration_s: int
+    warmup_s: int
+    seeds: int
+    compute: str
+    api: str
+
+    @property
+    def pp(self) -> int:
+        """Pipeline stages: the GPUs that tensor and attention data parallelism leave."""
+        return self.num_gpus // (self.tp * self.dp)
+
+    @property
+    def machine(self) -> tuple[Any, ...]:
+        """What a logged pool belongs to."""
+        return tuple(getattr(self, name) for name in MACHINE)
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        """Numbers of live sessions to simulate, ascending."""
+        return tuple(sorted({*self.curve, self.sessions}))
+
+
+def default_choices(store: ProfileStore) -> Choices:
+    """The choices that `REFERENCE` makes, with the dashboard's shorter runs.
+
+    Examples
+    --------
+    >>> from kvsim.profiles.store import default_store
+    >>> choices = default_choices(default_store())
+    >>> choices.gpu, choices.sessions, choices.pool, choices.curve
+    ('b300-sxm', 8, 'logged', (4, 8, 16, 24))
+    """
+    scenario = load_scenario(REFERENCE)
+    engine, workload, layout = scenario.engine, scenario.workload, scenario.layout
+    model, logged = store.get("model", scenario.model), engine.kv_bytes_per_gpu
+    own_length = engine.max_model_len == model.max_positions
+    return Choices(
+        model=model.name, gpu=store.get("gpu", scenario.hardware.gpu).name, num_gpus=scenario.hardware.num_gpus,
+        tp=layout.tp, dp=layout.dp, ep=layout.ep, dcp=layout.dcp, profile=engine.profile, kv_dtype=engine.kv_dtype,
+        gpu_memory_utilization=engine.gpu_memory_utilization or 0.9,
+        max_model_len=None if own_length else engine.max_model_len,
+        max_num_batched_tokens=engine.max_num_batched_tokens, max_num_seqs=engine.max_num_seqs,
+        prefix_caching=engine.prefix_caching, pool=LOGGED if logged else PREDICTED, logged_gib=(logged or GIB) / GIB,
+        preset=workload.preset or next(iter(PRESETS)), sessions=workload.concurrency or 8,
+        curve=scenario.study.concurrency if scenario.study else (), duration_s=DURATION_S, warmup_s=WARMUP_S, seeds=1,
+        compute=scenario.prices.compute, api=scenario.prices.api or NO_API_PRICE,
+    )
+
+
+def options(choices: Choices, store: ProfileStore) -> dict[str, tuple[Any, ...]]:
+    """What each control that offers a list accepts, given the others."""
+    group = choices.tp * choices.dp
+    return {
+        "model": store.names("model"), "gpu": store.names("gpu"), "num_gpus": NUM_GPUS,
+        "tp": divisors(choices.num_gpus), "dp": divisors(choices.num_gpus // choices.tp),
+        "ep": (1, group) if group > 1 and store.get("model", choices.model).moe else (1,),
+        "dcp": divisors(choices.tp), "profile": store.names("engine"), "kv_dtype": KV_DTYPES,
+        "max_model_len": MODEL_LENGTHS, "max_num_batched_tokens": BATCHED_TOKENS, "max_num_seqs": NUM_SEQS,
+        "pool": (PREDICTED, LOGGED), "preset": tuple(PRESETS),
+        "compute": compute_prices(choices.gpu, store), "api": api_prices(choices.model, store),
+    }
+
+
+def compute_prices(gpu: str, store: ProfileStore) -> tuple[str, ...]:
+    """Price profiles that cover a GPU; all of them when none does."""
+    names = store.names("price")
+    return tuple(n for n in names if gpu in store.get("price", n).usd_per_gpu_hour) or names
+
+
+def api_prices(model: str, store: ProfileStore) -> tuple[str, ...]:
+    """API price profiles of a model, the one with the model's name as an alias first; "none" when there is none."""
+    found = [n for n in store.names("api-price") if store.get("api-price", n).model == model]
+    first = store.get("api-price", model).name if store.knows("api-price", model) else ""
+    return tuple(sorted(found, key=lambda n: n != first)) or (NO_API_PRICE,)
+
+
+def reconcile(choices: Choices, previous: Choices, store: ProfileStore) -> Choices:
+    """Choices that fit together: what another choice has ruled out falls back to the nearest that is possible.
+
+    Parameters
+    ----------
+    choices : Choices
+        As the controls say.
+    previous : Choices
+        As they were; on another machine than before, the pool is a predicted one, unless it is the logged machine.
+
+    Examples
+    --------
+    >>> from kvsim.profiles.store import default_store
+    >>> before = default_choices(default_store())
+    >>> after = reconcile(replace(before, num_gpus=4), before, default_store())
+    >>> after.tp, after.pp, after.pool
+    (4, 1, 'predicted')
+    """
+    for name in ("tp", "dp", "ep", "dcp", "compute", "api"):
+        accepted = options(choices, store)[name]
+        if getattr(choices, name) not in accepted:
+            choices = replace(choices, **{name: _fallback(name, accepted, store)})
+    if choices.machine != previous.machine:
+        return replace(choices, pool=own_pool(choices, store))
+    return choices
+
+
+def own_pool(choices: Choices, store: ProfileStore) -> str:
+    """The pool that a machine has unless the user says otherwise: logged where the reference scenario logs it."""
+    default = default_choices(store)
+    return default.pool if choices.machine == default.machine else PREDICTED
+
+
+def _fallback(name: str, accepted: tuple[Any, ...], store: ProfileStore) -> Any:
+    """The default where it is possible, else the largest tensor-parallel group in a node, or the first."""
+    default = getattr(default_choices(store), name)
+    if default in accepted:
+        return default
+    return max((n for n in accepted if n <= default), default=accepted[0]) if name == "tp" else accepted[0]
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors, ascending.
+
+    >>> divisors(12)
+    (1, 2, 3, 4, 6, 12)
+    """
+    return tuple(d for d in range(1, number + 1) if number % d == 0)
+
+
+def scenario_of(choices: Choices) -> Scenario:
+    """The scenario that the choices describe, at ``sessions`` live sessions and the first seed.
+
+    Raises
+    ------
+    ScenarioError
+        A value that no scenario takes.
+
+    Examples
+    --------
+    >>> from kvsim.profiles.store import default_store
+    >>> scenario_of(default_choices(default_store())).engine.kv_bytes_per_gpu == parse("42.23 GiB", "B")
+    True
+    """
+    data = load_scenario(REFERENCE).to_dict()
+    del data["study"], data["engine"]["kv_bytes_per_gpu"]
+    names = ("profile", "kv_dtype", "gpu_memory_utilization", "max_model_len", "max_num_batched_tokens",
+             "max_num_seqs", "prefix_caching")
+    engine: dict[str, Any] = {**data["engine"], **{n: getattr(choices, n) for n in names}}
+    if choices.pool == LOGGED:
+        engine["kv_bytes_per_gpu"] = f"{choices.logged_gib:g} GiB"
+    return Scenario.from_dict({
+        **data, "name": f"{choices.model} on {choices.num_gpus} x {choices.gpu}", "description": "",
+        "model": choices.model, "hardware": {"gpu": choices.gpu, "num_gpus": choices.num_gpus},
+        "layout": {n: getattr(choices, n) for n in ("tp", "pp", "ep", "dp", "dcp")}, "engine": engine,
+        "workload": {"preset": choices.preset, "concurrency": choices.sessions, "duration_s": choices.duration_s,
+                     "warmup_s": choices.warmup_s},
+        "prices": {"compute": choices.compute, "api": None if choices.api == NO_API_PRICE else choices.api},
+    }, "controls")
+
+
+def to_query(choices: Choices, store: ProfileStore) -> dict[str, str]:
+    """The page's address: what differs from the defaults, so that a reload or a shared link restores it.
+
+    Examples
+    --------
+    >>> from kvsim.profiles.store import default_store
+    >>> store = default_store()
+    >>> to_query(replace(default_choices(store), sessions=12, curve=(4, 24)), store)
+    {'sessions': '12', 'curve': '4,24'}
+    """
+    default = replace(default_choices(store), pool=own_pool(choices, store))
+    names = (f.name for f in fields(Choices))
+    return {n: _text(getattr(choices, n)) for n in names if getattr(choices, n) != getattr(default, n)}
+
+
+def from_query(query: Mapping[str, str], store: ProfileStore) -> tuple[Choices, tuple[Problem, ...]]:
+    """Choices of an address, and what in it could not be followed.
+
+    Examples
+    --------
+    >>> from kvsim.profiles.store import default_store
+    >>> choices, problems = from_query({"gpu": "b200-sxm", "sessions": "many"}, default_store())
+    >>> choices.gpu, choices.sessions, choices.pool
+    ('b200-sxm', 8, 'predicted')
+    >>> print(problems[0])
+    address: sessions: got 'many'; accepted: 1 to 128
+    """
+    default, problems = default_choices(store), list[Problem]()
+    asked: dict[str, Any] = {}
+    lists = options(default, store)
+    for name in (f.name for f in fields(Choices) if f.name in query):
+        free = name in ("tp", "dp", "ep", "dcp", "compute", "api")  # what they accept depends on the others
+        try:
+            asked[name] = _value(name, query[name], () if free else lists.get(name, ()), getattr(default, name))
+        except ValueError as err:
+            problems.append(_problem(name, query[name], str(err), lists.get(name, ())))
+    wanted = replace(default, **asked)
+    found = reconcile(wanted, default, store)
+    found = replace(found, pool=asked.get("pool", found.pool))
+    ruled_out = [n for n in asked if getattr(found, n) != getattr(wanted, n)]
+    problems += [_problem(n, query[n], _listed(options(found, store)[n]), options(found, store)[n]) for n in ruled_out]
+    return found, tuple(problems)
+
+
+def _problem(name: str, given: str, accepted: str, known: tuple[Any, ...]) -> Problem:
+    return Problem("address", name, repr(given), accepted, nearest(given, [_text(k) for k in known]))
+
+
+def _value(name: str, text: str, accepted: tuple[Any, ...], default: Any) -> Any:
+    """A value of an address; a ValueError says what would have been accepted."""
+    if name == "curve":
+        return _curve(text)
+    if name in RANGES:
+        return _number(text, type(default), *RANGES[name])
+    if isinstance(default, bool):
+        accepted = (True, False)
+    if not accepted:
+        return _plain(text, default)
+    by_text = {_text(a): a for a in accepted}
+    if text not in by_text:
+        raise ValueError(_listed(accepted))
+    return by_text[text]
+
+
+def _plain(text: str, default: Any) -> Any:
+    """A text, or a whole number where the default is one."""
+    if not isinstance(default, int):
+        return text
+    if not text.isdecimal():
+        raise ValueError("a whole number")
+    return int(text)
+
+
+def _curve(text: str) -> tuple[int, ...]:
+    parts = [part for part in text.split(",") if part]
+    if any(not p.isdecimal() or int(p) not in CURVE_POINTS for p in parts):
+        raise ValueError(f"some of {_listed(CURVE_POINTS)}, with commas between")
+    return tuple(sorted({int(p) for p in parts}))
+
+
+def _number(text: str, kind: type, low: float, high: float) -> float:
+    try:
+        value = cast("float", kind(text))
+    except ValueError:
+        value = float("nan")
+    if not low <= value <= high:
+        raise ValueError(f"{low:g} to {high:g}")
+    return value
+
+
+def _listed(accepted: tuple[Any, ...]) -> str:
+    return ", ".join(_text(a) for a in accepted)
+
+
+def _text(value: Any) -> str:
+    """A value in an address."""
+    if value is None:
+        return "default"
+    if isinstance(value, tuple):
+        return ",".join(str(v) for v in cast("tuple[Any, ...]", value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,91 @@
+"""What outlives one run of a page: choices of the session, the page's address, reports by scenario digest."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import fields, replace
+from threading import Lock
+from typing import Any, cast
+
+import streamlit as st
+
+from kvsim.dashboard.choices import Choices, from_query, reconcile, to_query
+from kvsim.errors import Problem
+from kvsim.profiles.store import ProfileStore
+from kvsim.report.report import Report
+from kvsim.scenario import Scenario
+from kvsim.simulation import simulate
+
+MAX_REPORTS = 256
+"""Reports kept by the server; a report of an hour's traffic is about 1 MB."""
+
+_CHOICES, _PROBLEMS = "choices", "address problems"
+
+
+class ReportCache:
+    """Reports by scenario digest, the least recently used forgotten first; shared by all sessions of a server."""
+
+    def __init__(self, max_reports: int = MAX_REPORTS) -> None:
+        self.max_reports = max_reports
+        self._reports: OrderedDict[str, Report] = OrderedDict()
+        self._lock = Lock()
+
+    def find(self, scenario: Scenario) -> Report | None:
+        """The report of a scenario that has been simulated."""
+        with self._lock:
+            report = self._reports.get(scenario.digest)
+            if report is not None:
+                self._reports.move_to_end(scenario.digest)
+            return report
+
+    def report(self, scenario: Scenario, progress: Callable[[float], None] | None = None) -> Report:
+        """The report of a scenario, simulated if it is not known; errors are not kept.
+
+        Raises
+        ------
+        KvsimError
+            As `kvsim.simulation.simulate`.
+        """
+        found = self.find(scenario)
+        if found is not None:
+            return found
+        report = simulate(scenario, progress)
+        with self._lock:
+            self._reports[scenario.digest] = report
+            while len(self._reports) > self.max_reports:
+                self._reports.popitem(last=False)
+        return report
+
+
+@st.cache_resource
+def reports() -> ReportCache:
+    """The server's one cache."""
+    return ReportCache()
+
+
+def current(store: ProfileStore) -> tuple[Choices, tuple[Problem, ...]]:
+    """Choices of this run, and what in the address could not be followed.
+
+    The session's first run takes them from the address, later ones from the controls. They are written back to the
+    controls' keys, so that a control that another one has ruled out shows the value that is used.
+    """
+    if _CHOICES not in st.session_state:
+        st.session_state[_CHOICES], st.session_state[_PROBLEMS] = from_query(st.query_params, store)
+    previous = cast("Choices", st.session_state[_CHOICES])
+    choices = reconcile(replace(previous, **_said_by_controls()), previous, store)
+    changed = choices != previous
+    st.session_state[_CHOICES] = choices
+    if changed:
+        st.session_state[_PROBLEMS] = ()
+    for field in fields(Choices):
+        value = getattr(choices, field.name)
+        st.session_state[field.name] = list(value) if isinstance(value, tuple) else value
+    st.query_params.from_dict(to_query(choices, store))
+    return choices, st.session_state[_PROBLEMS]
+
+
+def _said_by_controls() -> dict[str, Any]:
+    """Values of the controls that exist; a page that was left has lost its own."""
+    found = {f.name: st.session_state[f.name] for f in fields(Choices) if f.name in st.session_state}
+    return {n: tuple(sorted(v)) if isinstance(v, list) else v for n, v in found.items()}
