@@ -169,7 +169,8 @@ class _Sizing:
 
     def _predicted(self) -> Capacity:
         what = f"{self.model.name} on {self.scenario.hardware.num_gpus} x {self.gpu.name} ({self.layout})"
-        require_room(self.budget, max(self.geometry.block_bytes), what, self._advice())
+        needed = max(self.geometry.block_bytes)
+        require_room(self.budget, needed, what, self._advice() if self.budget.kv_bytes < needed else "")
         found = self._capacity(self.geometry.num_blocks(self.budget.kv_bytes))
         self._require_one_request(found, what)
         return found

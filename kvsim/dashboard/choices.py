@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -94,6 +95,7 @@ class Choices:
         return tuple(sorted({*self.curve, self.sessions}))
 
 
+@lru_cache(maxsize=4)
 def default_choices(store: ProfileStore) -> Choices:
     """The choices that `REFERENCE` makes, with the dashboard's shorter runs.
 

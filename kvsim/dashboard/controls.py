@@ -11,6 +11,7 @@ from kvsim.dashboard.choices import (
     CURVE_POINTS,
     LOGGED,
     NO_API_PRICE,
+    PREDICTED,
     RANGES,
     Choices,
     options,
@@ -32,7 +33,7 @@ def sidebar() -> Choices:
         _hardware(choices, listed)
         _engine(listed)
         _pool(choices)
-        _traffic(choices)
+        _traffic(listed)
         _prices(choices, store, listed)
     return choices
 
@@ -67,7 +68,7 @@ def _engine(listed: Options) -> None:
 
 
 def _pool(choices: Choices) -> None:
-    st.radio("KV pool", ("predicted", LOGGED), key="pool", horizontal=True,
+    st.radio("KV pool", (PREDICTED, LOGGED), key="pool", horizontal=True,
              help="Predicted from the HBM budget, or the size that an engine logged. A logged size belongs to the "
                   "machine it was logged on: changing model, hardware, layout or engine limits goes back to predicted.")
     low, high = RANGES["logged_gib"]
@@ -75,11 +76,11 @@ def _pool(choices: Choices) -> None:
                     disabled=choices.pool != LOGGED)
 
 
-def _traffic(choices: Choices) -> None:
+def _traffic(listed: Options) -> None:
     st.subheader("Traffic")
-    st.selectbox("Sessions of", ("agentx-v1", "agentx-v1-logs", "claude-code"), key="preset",
-                 help="agentx-v1: long coding sessions with sub-agents in a 1M window; agentx-v1-logs: the same as "
-                      "published logs show it; claude-code: live traffic, mostly in a 200k window.")
+    _select("preset", "Sessions of", listed,
+            "agentx-v1: long coding sessions with sub-agents in a 1M window; agentx-v1-logs: the same as published "
+            "logs show it; claude-code: live traffic, mostly in a 200k window.")
     low, high = (int(bound) for bound in RANGES["sessions"])
     st.slider("Live sessions", low, high, key="sessions",
               help="Agent sessions that are open at the same time, thinking or not, with their sub-agents.")

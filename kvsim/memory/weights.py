@@ -108,29 +108,25 @@ def _checkpoint_scale(model: ModelProfile) -> float:
 
 
 def _stage_parts(model: ModelProfile, pp: int) -> list[_Part]:
-    parts = [_Part() for _ in range(pp)]
-    for layer, stage in enumerate(stage_of_layers(model.num_layers, pp)):
-        parts[stage] += _layer_part(model, layer)
-    counts, size = component_params(model), element_bytes(model, "embedding")
+    parts, counts, names = [_Part() for _ in range(pp)], component_params(model), model.layer_names
+    # The last norm is spread over the layers.
+    norms = _Part(repeated=counts["norms"] / len(names) * element_bytes(model, "default"))
+    dense = set(model.moe.dense_layers) if model.moe else set(range(len(names)))
+    kinds = {kind: _attention_part(model, kind[0]) + _mlp_part(model, kind[1]) + norms
+             for kind in {(name, layer in dense) for layer, name in enumerate(names)}}
+    for layer, stage in enumerate(stage_of_layers(len(names), pp)):
+        parts[stage] += kinds[names[layer], layer in dense]
+    size = element_bytes(model, "embedding")
     vision = counts["vision"] * element_bytes(model, "default")
     parts[0] += _Part(split=counts["embedding"] * size + vision)
     parts[-1] += _Part(split=counts["lm_head"] * size)
     return parts
 
 
-def _layer_part(model: ModelProfile, layer: int) -> _Part:
-    spec = model.attention[model.layer_names[layer]]
-    total = attention_params(spec, model.hidden)
+def _attention_part(model: ModelProfile, name: str) -> _Part:
+    spec, size = model.attention[name], element_bytes(model, "attention")
     repeated = _repeated_attention(spec, model.hidden)
-    size = element_bytes(model, "attention")
-    norms = _norms_of_a_layer(model) * element_bytes(model, "default")
-    attention = _Part(split=(total - repeated) * size, repeated=repeated * size + norms)
-    return attention + _mlp_part(model, layer)
-
-
-def _norms_of_a_layer(model: ModelProfile) -> float:
-    """Norm parameters of one layer; the last norm is spread over the layers."""
-    return component_params(model)["norms"] / model.num_layers
+    return _Part(split=(attention_params(spec, model.hidden) - repeated) * size, repeated=repeated * size)
 
 
 def _repeated_attention(spec: Attention, hidden: int) -> int:
@@ -143,10 +139,10 @@ def _repeated_attention(spec: Attention, hidden: int) -> int:
     return 0
 
 
-def _mlp_part(model: ModelProfile, layer: int) -> _Part:
+def _mlp_part(model: ModelProfile, dense: bool) -> _Part:
     matrices = 3 if model.gated_mlp else 2
     moe = model.moe
-    if moe is None or layer in moe.dense_layers:
+    if moe is None or dense:
         return _Part(split=matrices * model.hidden * model.dense_intermediate * element_bytes(model, "dense_mlp"))
     width = moe.latent_dim or model.hidden
     routed = moe.num_experts * matrices * width * moe.expert_intermediate

@@ -1,0 +1,315 @@
+"""Plan: what fits, how much of it is reused, what binds, and what it earns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from kvsim.agents import Step, why_fewer
+from kvsim.dashboard import figures, results, state, verdict
+from kvsim.dashboard.choices import Choices, scenario_of
+from kvsim.dashboard.controls import sidebar
+from kvsim.errors import InfeasibleError, KvsimError
+from kvsim.memory.capacity import Capacity
+from kvsim.profiles.store import default_store
+from kvsim.report.cost import gpu_usd_per_hour
+from kvsim.report.ledger import LedgerEntry, ledger_of
+from kvsim.report.report import Report
+from kvsim.resolve import Resolved, resolve
+from kvsim.scenario import Scenario
+from kvsim.simulation import api_price, gpus_per_node
+from kvsim.study import Row
+from kvsim.units import gib, si
+
+CHART_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["select2d", "lasso2d"]}
+BANNERS = {"safe": st.success, "edge": st.warning, "collapsed": st.error}
+METRIC_WIDTH = 190
+
+
+@dataclass(slots=True)
+class Slots:
+    """Places that are filled when the simulations are done, above what is known at once."""
+
+    verdict: DeltaGenerator = field(default_factory=st.empty)
+    progress: DeltaGenerator = field(default_factory=st.empty)
+    metrics: DeltaGenerator = field(default_factory=st.empty)
+
+
+def page() -> None:
+    """The whole page."""
+    choices = sidebar()
+    st.title("Plan")
+    try:
+        scenario = scenario_of(choices)
+        resolved = resolve(scenario)
+    except InfeasibleError as err:
+        show_error(err)
+        show_shortfall(choices)
+    except KvsimError as err:
+        show_error(err)
+    else:
+        show_plan(choices, resolved)
+
+
+def show_error(err: KvsimError) -> None:
+    """The library's own message: its first line, and the budget or the problems below."""
+    first, *rest = str(err).splitlines()
+    st.error(first, icon=":material/block:")
+    if rest:
+        st.code("\n".join(rest), language=None, wrap_lines=True)
+
+
+def show_shortfall(choices: Choices) -> None:
+    """The budget of what does not fit."""
+    budget = resolve(with_any_pool(scenario_of(choices))).budget
+    st.subheader("HBM of the fullest GPU")
+    st.plotly_chart(figures.hbm_waterfall(budget), key="waterfall", config=CHART_CONFIG,
+                    alt=figures.waterfall_alt(budget))
+
+
+def with_any_pool(scenario: Scenario) -> Scenario:
+    """The scenario with the smallest pool given, since a budget is only refused where the pool is predicted."""
+    engine = scenario.engine.model_copy(update={"num_blocks": 2, "kv_bytes_per_gpu": None})
+    return scenario.model_copy(update={"engine": engine})
+
+
+def show_plan(choices: Choices, resolved: Resolved) -> None:
+    """Everything about a machine on which the model fits: what is known at once first, then simulations."""
+    slots = Slots()
+    slots.verdict.info(f"{verdict.capacity_sentence(resolved)}. Simulating traffic …", icon=":material/memory:")
+    show_capacity_metrics(resolved)
+    st.subheader("Prefix reuse and output by live sessions")
+    curve = st.empty()
+    curve.caption("Simulating …")
+    st.subheader("HBM of the fullest GPU")
+    show_waterfall(resolved)
+    show_fits(resolved)
+    st.subheader("How many agents, and why not more")
+    show_steps(resolved)
+    show_ledger(ledger_of(resolved.profiles))
+    try:
+        rows = simulate_points(choices, resolved, slots.progress, curve)
+    except KvsimError as err:
+        slots.verdict.info(f"{verdict.capacity_sentence(resolved)}. The traffic was not simulated.",
+                           icon=":material/memory:")
+        with curve.container():
+            show_error(err)
+    else:
+        show_results(choices, resolved, rows, slots)
+
+
+def simulate_points(choices: Choices, resolved: Resolved, progress: DeltaGenerator,
+                    curve: DeltaGenerator) -> list[Row]:
+    """All points of the curve, the chosen one first; the curve grows with each.
+
+    Raises
+    ------
+    KvsimError
+        The scenario cannot be simulated, or has no price.
+    """
+    scenario, store = resolved.scenario, default_store()
+    gpu_usd_per_hour(store.get("price", scenario.prices.compute), resolved.gpu.name)  # refuse before simulating
+    points = sorted(choices.points, key=lambda n: (n != choices.sessions, n))
+    rows: list[Row] = []
+    for number, concurrency in enumerate(points):
+        label = f"Simulating point {number + 1} of {len(points)}: {concurrency} live sessions"
+        rows.append(simulate_point(scenario, concurrency, choices.seeds, Bar(progress, label, number / len(points))))
+        show_curve(curve, rows, choices, last=number + 1 == len(points))
+    progress.empty()
+    return sorted(rows, key=lambda row: row.concurrency or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A progress bar that is drawn only when something has to be simulated."""
+
+    place: DeltaGenerator
+    label: str
+    share: float
+
+    def show(self, seed: int) -> None:
+        """Draw it; drawing is also where Streamlit stops a run that newer choices have overtaken."""
+        self.place.progress(self.share, f"{self.label}, seed {seed}")
+
+
+def simulate_point(scenario: Scenario, concurrency: int, seeds: int, bar: Bar) -> Row:
+    """All seeds of one number of live sessions, from the cache where they are known."""
+    cache = state.reports()
+    reports: list[Report] = []
+    for seed in range(scenario.seed, scenario.seed + seeds):
+        case = scenario.at(concurrency, seed)
+        if cache.find(case) is None:
+            bar.show(seed)
+        reports.append(cache.report(case, lambda _share, seed=seed: bar.show(seed)))
+    return Row(concurrency, tuple(reports))
+
+
+def show_curve(place: DeltaGenerator, rows: Sequence[Row], choices: Choices, *, last: bool) -> None:
+    """The curve so far, with its caption and numbers once it is complete."""
+    ordered = sorted(rows, key=lambda row: row.concurrency or 0)
+    with place.container():
+        st.plotly_chart(figures.hit_curve(ordered, choices.sessions), key=f"curve {len(rows)}", config=CHART_CONFIG,
+                        alt=figures.curve_alt(ordered))
+        if last:
+            st.caption(curve_caption(choices))
+            with st.expander("All simulated points as a table"):
+                st.dataframe([point_row(row) for row in ordered], hide_index=True,
+                             alt="Simulated points, one a row")
+
+
+def curve_caption(choices: Choices) -> str:
+    """What the curve shows, on what it rests, and where its zones lie."""
+    zones = ", ".join(f"{zone}: {text}" for zone, text in results.ZONE_TEXT.items())
+    runs = "one seed" if choices.seeds == 1 else f"the median of {choices.seeds} seeds with their extremes"
+    return (f"Points are simulations of {choices.preset} traffic, {choices.duration_s:,} s after a warm-up of "
+            f"{choices.warmup_s:,} s, {runs}; lines between them are drawn for the eye. The dotted line marks "
+            f"{choices.sessions} live sessions. Zones: {zones}; their borders are interpolated.")
+
+
+def point_row(row: Row) -> dict[str, Any]:
+    """One simulated point as a row of the table; units stand in the column names."""
+    def middle(pick: results.Pick, digits: int) -> float:
+        return round(results.median(row, pick), digits)
+
+    return {
+        "Live sessions": row.concurrency,
+        "Hit rate (%)": round(100 * results.median(row, results.HIT), 1),
+        "Ideal (%)": round(100 * results.median(row, results.IDEAL), 1),
+        "Output (tokens/s)": middle(results.OUTPUT, 1),
+        "All tokens (tokens/s/GPU)": middle(lambda r: r.throughput.total_tokens_per_s_per_gpu, 0),
+        "TTFT p50 (s)": middle(lambda r: r.latency.ttft_s.p50, 2),
+        "TTFT p95 (s)": middle(results.TTFT_P95, 2),
+        "TPOT p50 (ms)": round(1e3 * results.median(row, lambda r: r.latency.tpot_s.p50), 1),
+        "Blended ($/Mtok)": middle(lambda r: r.cost.usd_per_mtok.blended, 3),
+        "Output, all in ($/Mtok)": middle(lambda r: r.cost.usd_per_mtok.output_all_in, 2),
+        "Contribution ($/node-h)": middle(results.CONTRIBUTION, 2),
+        "Binds": results.binding(row),
+        "Requests measured": sum(r.run.num_requests for r in row.reports),
+        "Refused": sum(r.run.num_refused for r in row.reports),
+        "Preemptions": sum(r.preemptions for r in row.reports),
+    }
+
+
+def show_results(choices: Choices, resolved: Resolved, rows: Sequence[Row], slots: Slots) -> None:
+    """Verdict and metrics of the chosen number of live sessions."""
+    row = next(r for r in rows if r.concurrency == choices.sessions)
+    store = default_store()
+    nodes = resolved.scenario.hardware.num_gpus / gpus_per_node(resolved, store)
+    sale = verdict.Sale(api_price(resolved.scenario, resolved.model.name, store), nodes)
+    zone = results.zone_of(results.reached_frac(row))
+    with slots.verdict:
+        BANNERS[zone](verdict.verdict(resolved, rows, choices.sessions, sale), icon=":material/memory:")
+    with slots.metrics.container():
+        show_traffic_metrics(row, resolved)
+        show_doubts(rows)
+
+
+def show_doubts(rows: Sequence[Row]) -> None:
+    """What a reader must know before trusting the points."""
+    refused = sum(r.run.num_refused for row in rows for r in row.reports)
+    empty = [row.concurrency for row in rows if not any(r.run.num_requests for r in row.reports)]
+    if refused:
+        st.warning(f"{refused:,} requests were refused: longer than the longest request, or than the whole pool.")
+    if empty:
+        st.warning(f"No request got its first token inside the measured time at {empty} live sessions: measure longer.")
+
+
+def show_capacity_metrics(resolved: Resolved) -> None:
+    """Figures of the pool, known without a simulation."""
+    capacity = resolved.capacity
+    per_gpu = capacity.num_blocks * max(capacity.geometry.block_bytes)
+    predicted = resolved.predicted
+    ahead = None if predicted is None else f"prediction {predicted.num_blocks / capacity.num_blocks - 1:+.1%}"
+    with st.container(horizontal=True):
+        _metric("KV cache size", si(capacity.kv_tokens, "tokens"),
+                f"As the engine logs it at {capacity.max_model_len:,} tokens a request.")
+        st.metric("KV pool per GPU", gib(per_gpu), ahead, delta_color="off", delta_arrow="off", width=METRIC_WIDTH,
+                  help=f"{capacity.num_blocks:,} blocks of {capacity.geometry.block_capacity_tokens:,} tokens.")
+        for fit in capacity.fits:
+            if fit.context_tokens == figures.AGENTIC_CONTEXT_TOKENS:
+                _metric("Sessions at 142k", str(fit.sessions), "Sessions of 142,016 tokens each that fit at once.")
+        _metric("KV per token", f"{capacity.bytes_per_token / 1e3:,.1f} kB", "Whole model, before replication.")
+
+
+def show_traffic_metrics(row: Row, resolved: Resolved) -> None:
+    """Figures of the simulated traffic."""
+    slo = resolved.scenario.slo
+    cost = row.reports[0].cost
+    with st.container(horizontal=True):
+        _metric("Prompt tokens reused", f"{results.median(row, results.HIT):.1%}",
+                f"An unlimited cache would reach {results.median(row, results.IDEAL):.1%}.")
+        _metric("Output", f"{results.median(row, results.OUTPUT):,.0f} tokens/s", "Of the whole replica.")
+        _metric("TTFT p95", verdict.seconds(results.median(row, results.TTFT_P95)), _goal(slo.ttft_s.get("p95")))
+        _metric("TPOT p95", f"{1e3 * results.median(row, results.TPOT_P95):,.1f} ms", _goal(slo.tpot_s.get("p95")))
+        _metric("Output, all in", f"${results.median(row, _ALL_IN):,.2f}/Mtok",
+                f"The whole bill of ${cost.usd_per_hour:,.2f} an hour on the output tokens alone.")
+        _metric("Binds", results.binding(row).replace("_", " "), "The resource with the largest share of the time.")
+
+
+_ALL_IN: results.Pick = lambda r: r.cost.usd_per_mtok.output_all_in  # noqa: E731
+
+
+def _goal(limit_s: float | None) -> str:
+    return "No objective is set." if limit_s is None else f"The objective is {limit_s:g} s."
+
+
+def _metric(label: str, value: str, help_text: str) -> None:
+    st.metric(label, value, help=help_text, width=METRIC_WIDTH)
+
+
+def show_waterfall(resolved: Resolved) -> None:
+    """The budget as a chart, and as text for copying."""
+    budget = resolved.budget
+    st.plotly_chart(figures.hbm_waterfall(budget, resolved.capacity), key="waterfall", config=CHART_CONFIG,
+                    alt=figures.waterfall_alt(budget))
+    st.caption("Each bar takes from what the bars above it leave; whiskers are the ranges of measured and assumed "
+               "figures. Hover for kind and source.")
+    with st.expander("The budget as text"):
+        st.code(budget.text(), language=None)
+
+
+def show_fits(resolved: Resolved) -> None:
+    """What fits at each context length."""
+    st.subheader("What fits, by context length")
+    st.table(fit_rows(resolved.capacity), hide_index=True, alt="Sessions and tokens that fit, by context length")
+
+
+def fit_rows(capacity: Capacity) -> list[dict[str, str]]:
+    """Rows of the table of what fits."""
+    return [{"Context (tokens)": f"{f.context_tokens:,}", "Sessions": f"{f.sessions:,}",
+             "Tokens held": si(f.tokens, "") if f.tokens else "0", "Blocks a session": f"{f.blocks_per_session:,}"}
+            for f in capacity.fits]
+
+
+def show_steps(resolved: Resolved) -> None:
+    """From the naive number of agents to the safe one."""
+    try:
+        steps = why_fewer(resolved)
+    except KvsimError as err:
+        show_error(err)
+        return
+    st.table(step_rows(steps), hide_index=True, alt="Live sessions that the pool holds, step by step")
+
+
+def step_rows(steps: Sequence[Step]) -> list[dict[str, str]]:
+    """Rows of the table of steps."""
+    return [{"Live sessions": f"{step.sessions:,.1f}", "Once this is counted": step.what} for step in steps]
+
+
+def show_ledger(entries: Sequence[LedgerEntry]) -> None:
+    """Every figure behind the results, assumed ones first."""
+    assumed = sum(e.kind == "assumed" for e in entries)
+    with st.expander(f"Assumptions: {len(entries)} figures used, {assumed} of them assumed"):
+        st.dataframe([ledger_row(e) for e in entries], hide_index=True, alt="Figures used, assumed first")
+
+
+def ledger_row(entry: LedgerEntry) -> dict[str, Any]:
+    """One figure of the ledger as a row."""
+    span = f"{entry.low:,g} to {entry.high:,g}" if entry.high > entry.low else ""
+    row = {"Kind": entry.kind, "Figure": entry.name, "Value": f"{entry.value:,g}", "Unit": entry.unit, "Range": span,
+           "Source": entry.source, "Why": entry.why}
+    return cast("dict[str, Any]", row)

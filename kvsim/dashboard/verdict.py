@@ -1,0 +1,121 @@
+"""The one sentence at the top of the Plan page, made of results alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvsim.dashboard.results import (
+    CONTRIBUTION,
+    HIT,
+    IDEAL,
+    OUTPUT,
+    TTFT_P95,
+    binds_from,
+    ideal_billing_usd,
+    median,
+    reached_frac,
+    zone_of,
+)
+from kvsim.profiles.hardware import ApiPriceProfile
+from kvsim.profiles.model import ModelProfile
+from kvsim.resolve import Resolved
+from kvsim.study import Row
+from kvsim.units import gib, si
+
+
+@dataclass(frozen=True, slots=True)
+class Sale:
+    """What the tokens are sold for: prices, and the nodes that share the bill."""
+
+    api: ApiPriceProfile | None
+    num_nodes: float
+
+
+def model_title(model: ModelProfile) -> str:
+    """A model's name for people.
+
+    >>> from kvsim.profiles.store import default_store
+    >>> model_title(default_store().get("model", "kimi-k3"))
+    'Kimi K3'
+    """
+    return (model.hf_repo or model.name).rsplit("/", 1)[-1].replace("-", " ")
+
+
+def machine_title(resolved: Resolved) -> str:
+    """GPUs for people, e.g. "8 x B300"."""
+    gpu = resolved.gpu.name.upper().removesuffix("-SXM").replace("-", " ")
+    return f"{resolved.scenario.hardware.num_gpus} x {gpu}"
+
+
+def capacity_sentence(resolved: Resolved) -> str:
+    """What the pool holds, and whether a log or the prediction says so."""
+    capacity = resolved.capacity
+    pool = gib(capacity.num_blocks * max(capacity.geometry.block_bytes))
+    if resolved.predicted is not None or resolved.budget.kv_bytes <= 0:
+        basis = f"as logged ({pool} per GPU)"
+    else:
+        low, high = resolved.budget.kv_bytes_range
+        basis = f"as predicted ({pool} per GPU; between {gib(low)} and {gib(high)} with the assumed figures' ranges)"
+    return (f"**{model_title(resolved.model)} on {machine_title(resolved)}** holds "
+            f"**{si(capacity.kv_tokens, 'tokens')} of KV** {basis}")
+
+
+def traffic_sentence(resolved: Resolved, rows: Sequence[Row], live: int) -> str:
+    """What happens at `live` sessions, and from where on the pool binds."""
+    row = next(r for r in rows if r.concurrency == live)
+    limit = resolved.scenario.slo.ttft_s.get("p95")
+    ttft = median(row, TTFT_P95)
+    goal = "" if limit is None else f" ({'within' if ttft <= limit else 'misses'} the SLO of {limit:g} s)"
+    return (f"at **{live} live sessions** {median(row, HIT):.1%} of prompt tokens are reused "
+            f"(ideal {median(row, IDEAL):.1%}), TTFT p95 is {seconds(ttft)}{goal} and "
+            f"{median(row, OUTPUT):,.0f} output tokens/s come out; {binding_clause(rows)}")
+
+
+def binding_clause(rows: Sequence[Row]) -> str:
+    """From how many live sessions on KV capacity binds, as far as it was simulated."""
+    most = max(row.concurrency or 0 for row in rows)
+    first = binds_from(rows)
+    if first is None:
+        return f"KV capacity does not bind up to {most}, the most that was simulated"
+    return f"KV capacity binds at {first} live sessions, the fewest simulated points at which it does" \
+        if first == most else f"KV capacity binds from {first} on"
+
+
+def money_sentence(row: Row, sale: Sale) -> str:
+    """Contribution per node-hour as hits happen and with ideal hits; escaped for Markdown."""
+    api, as_it_happens = sale.api, median(row, CONTRIBUTION)
+    if api is None or math.isnan(as_it_happens):
+        return f"no API price is known, the hardware costs {usd(row.reports[0].cost.usd_per_hour)} an hour"
+    ideal = median(row, lambda r: ideal_billing_usd(r, api, sale.num_nodes))
+    return (f"contribution is **{usd(as_it_happens)} per node-hour** at {api.provider}'s price with hits billed as "
+            f"they happen, {usd(ideal)} if every hit that an unlimited cache would find is billed as one")
+
+
+def verdict(resolved: Resolved, rows: Sequence[Row], live: int, sale: Sale) -> str:
+    """The whole verdict as Markdown."""
+    row = next(r for r in rows if r.concurrency == live)
+    zone = zone_of(reached_frac(row))
+    return (f"**{zone.capitalize()}:** {capacity_sentence(resolved)}; {traffic_sentence(resolved, rows, live)}; "
+            f"{money_sentence(row, sale)}.")
+
+
+def usd(value: float) -> str:
+    r"""Dollars as Markdown that is not taken for a formula.
+
+    >>> usd(-3.5)
+    '−\\$3.50'
+    """
+    return f"{'−' if value < 0 else ''}\\${abs(value):,.2f}"
+
+
+def seconds(value: float) -> str:
+    """Seconds with two or no decimals; a dash where nothing was measured.
+
+    >>> seconds(1.234), seconds(99.4), seconds(float("nan"))
+    ('1.23 s', '99 s', '–')
+    """
+    if math.isnan(value):
+        return "–"
+    return f"{value:.2f} s" if value < 10 else f"{value:,.0f} s"
