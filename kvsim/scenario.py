@@ -111,7 +111,7 @@ class Tier(Part):
 
 
 class FixedLengths(Part):
-    """Requests of given lengths that share nothing; sigma > 0 makes the lengths lognormal."""
+    """Requests of given lengths that share nothing; sigma > 0 makes them lognormal around these medians."""
 
     num_requests: Positive
     input_tokens: Positive

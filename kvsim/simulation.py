@@ -211,7 +211,7 @@ def _report(outcome: _Outcome, began: float) -> Report:
         cost=outcome.cost(),
         goodput_requests_per_s=good_requests_per_s(run.records, window, scenario.slo.model_dump()),
         preemptions=run.totals.preemptions,
-        limits=limits(run, window, outcome.step_shares(), outcome.resolved.limits.max_num_seqs),
+        limits=limits(run, window, outcome.step_shares(), outcome.resolved.engine),
         run=_run_info(outcome, began),
         ledger=ledger_of(outcome.resolved.profiles),
         scenario=scenario.to_dict(),

@@ -387,12 +387,12 @@ class CheckpointIndex:
                 self.pool.pull(run)
             run.refs += 1
 
-    def release(self, group: int, checkpoint: list[Run]) -> None:
-        """Refer once less to one group's block of a checkpoint."""
-        run = checkpoint[group]
-        run.refs -= 1
-        if not run.refs:
-            self.pool.push(run)
+    def release_all(self, blocks: list[Run]) -> None:
+        """Refer once less to blocks; those that become free queue up in the given order."""
+        for run in blocks:
+            run.refs -= 1
+            if not run.refs:
+                self.pool.push(run)
 
     def evict(self, run: Run, new_hi: int) -> None:
         """Forget one block of a checkpoint."""

@@ -14,7 +14,6 @@ from typing import Any, cast
 from kvsim.errors import Problem, nearest
 from kvsim.profiles.store import ProfileStore
 from kvsim.scenario import Scenario, load_scenario
-from kvsim.units import parse
 from kvsim.workload.presets import PRESETS
 
 REFERENCE = "k3-b300-study"
@@ -211,8 +210,8 @@ def scenario_of(choices: Choices) -> Scenario:
     Examples
     --------
     >>> from kvsim.profiles.store import default_store
-    >>> scenario_of(default_choices(default_store())).engine.kv_bytes_per_gpu == parse("42.23 GiB", "B")
-    True
+    >>> scenario_of(default_choices(default_store())).engine.kv_bytes_per_gpu / GIB
+    42.23
     """
     data = load_scenario(REFERENCE).to_dict()
     del data["study"], data["engine"]["kv_bytes_per_gpu"]
@@ -284,7 +283,7 @@ def _value(name: str, text: str, accepted: tuple[Any, ...], default: Any) -> Any
     if name == "curve":
         return _curve(text)
     if name in RANGES:
-        return _number(text, type(default), *RANGES[name])
+        return _number(text, isinstance(default, int), *RANGES[name])
     if isinstance(default, bool):
         accepted = (True, False)
     if not accepted:
@@ -311,9 +310,9 @@ def _curve(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(p) for p in parts}))
 
 
-def _number(text: str, kind: type, low: float, high: float) -> float:
+def _number(text: str, whole: bool, low: float, high: float) -> float:
     try:
-        value = cast("float", kind(text))
+        value = int(text) if whole else float(text)
     except ValueError:
         value = float("nan")
     if not low <= value <= high:

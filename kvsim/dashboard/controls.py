@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from kvsim.dashboard import state
+from kvsim.dashboard import show, state
 from kvsim.dashboard.choices import (
     CURVE_POINTS,
     LOGGED,
@@ -16,7 +16,6 @@ from kvsim.dashboard.choices import (
     Choices,
     options,
 )
-from kvsim.errors import ScenarioError
 from kvsim.profiles.store import ProfileStore, default_store
 
 Options = dict[str, tuple[Any, ...]]
@@ -29,7 +28,7 @@ def sidebar() -> Choices:
     listed = options(choices, store)
     with st.sidebar:
         if problems:
-            st.warning(str(ScenarioError("The address asks for something that is not available", problems)))
+            show.problems("The page's address asks for what is not available", problems)
         _hardware(choices, listed)
         _engine(listed)
         _pool(choices)
@@ -101,13 +100,13 @@ def _prices(choices: Choices, store: ProfileStore, listed: Options) -> None:
 
 
 def price_note(choices: Choices, store: ProfileStore) -> str:
-    """The GPU's price with its source, basis and date.
+    r"""The GPU's price with its source, basis and date.
 
     Examples
     --------
     >>> from kvsim.dashboard.choices import default_choices
-    >>> price_note(default_choices(default_store()), default_store())[:40]
-    '\\\\$4.25 per GPU-hour (nominal), SemiAnalysi'
+    >>> price_note(default_choices(default_store()), default_store())[:31]
+    '\\$4.25 per GPU-hour (nominal), '
     """
     price = store.get("price", choices.compute)
     if choices.gpu not in price.usd_per_gpu_hour:
@@ -123,8 +122,8 @@ def api_note(choices: Choices, store: ProfileStore) -> str:
         return "No API price of this model is known: contribution cannot be shown."
     api = store.get("api-price", choices.api)
     source = api.sources[api.input.source].title
-    return (f"\\${api.input.base:g} input, \\${api.cached_input.base:g} cached, \\${api.output.base:g} output per million "
-            f"tokens, {api.provider}, {api.as_of}. Source: {source}")
+    return (f"\\${api.input.base:g} input, \\${api.cached_input.base:g} cached, \\${api.output.base:g} output "
+            f"per million tokens, {api.provider}, {api.as_of}. Source: {source}")
 
 
 def _select(key: str, label: str, listed: Options, help_text: str | None = None) -> None:

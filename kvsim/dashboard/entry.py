@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import streamlit as st
-from numpy.typing import NDArray
+from PIL import Image
 
 from kvsim.dashboard.figures import TIER_COLOURS
 from kvsim.dashboard.pages import plan
@@ -22,24 +22,19 @@ def main() -> None:
     st.navigation([st.Page(plan.page, title="Plan", url_path="plan", default=True)]).run()
 
 
-def icon() -> NDArray[np.uint8]:
+def icon() -> Image.Image:
     """Three bars, one a cache tier; drawn here because Streamlit fetches named icons from the network.
-
-    Returns
-    -------
-    uint8 array [32, 32, 4]
-        Red, green, blue, opacity.
 
     Examples
     --------
-    >>> icon().shape
-    (32, 32, 4)
+    >>> icon().size
+    (32, 32)
     """
     image = np.zeros((32, 32, 4), np.uint8)
     for k, tier in enumerate(("hbm", "dram", "pool")):
         rgb = bytes.fromhex(TIER_COLOURS[tier].removeprefix("#"))
         image[3 + 9 * k:11 + 9 * k, 3:13 + 8 * k] = (*rgb, 255)
-    return image
+    return Image.fromarray(image)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 
 from kvsim.dashboard.results import HIT, IDEAL, OUTPUT, Span, extremes, median, reached_frac, zone_spans
 from kvsim.memory.budget import BudgetLine, MemoryBudget
-from kvsim.memory.capacity import Capacity
+from kvsim.memory.capacity import Capacity, FitAtContext
 from kvsim.study import Row
 from kvsim.units import gib, si
 
@@ -31,6 +31,8 @@ AGENTIC_CONTEXT_TOKENS = 142_016
 """The context length that pools are compared at: the median request of agentic traffic, in whole blocks."""
 
 GIB = 2.0**30
+SHORT_LABEL = 10
+"""Labels of so many characters fit behind the longest bar."""
 
 
 def hbm_waterfall(budget: MemoryBudget, capacity: Capacity | None = None) -> go.Figure:
@@ -52,12 +54,14 @@ def hbm_waterfall(budget: MemoryBudget, capacity: Capacity | None = None) -> go.
     bars = [*_budget_bars(budget.lines), _pool_bar(budget, capacity)]
     if capacity is not None and _is_logged(budget, capacity):
         bars.append(_logged_bar(capacity))
+    height = 80 + 34 * len(bars)
     extent = max(line.num_bytes for line in budget.lines) / GIB
+    bars = [_label_inside(bar, extent) for bar in bars]
     low = min(0.0, budget.kv_bytes / GIB)
-    layout = _layout(height=80 + 34 * len(bars), xaxis={"title": {"text": "GiB per GPU (fullest GPU)"},
+    layout = _layout(height=height, xaxis={"title": {"text": "GiB per GPU (fullest GPU)"},
                                                         "range": [low * 1.35, extent * 1.16], "zeroline": True},
                      yaxis={"autorange": "reversed", "automargin": True}, showlegend=False, bargap=0.25)
-    return _figure(bars, layout)
+    return _figure([*bars, _bar_labels(bars)], layout)
 
 
 def _budget_bars(lines: Sequence[BudgetLine]) -> list[dict[str, Any]]:
@@ -93,7 +97,7 @@ def _bar(name: str, place: tuple[float, float], colour: str, *, hover: str, whis
     text = f"{length / GIB:,.2f}" + (f": {holds}" if holds else "")
     bar: dict[str, Any] = {
         "type": "bar", "orientation": "h", "name": name, "y": [name], "x": [length / GIB], "base": [level / GIB],
-        "marker": {"color": colour}, "text": [text.replace("-", "−")], "textposition": "outside", "cliponaxis": False,
+        "marker": {"color": colour}, "customdata": [text.replace("-", "−")],
         "hovertemplate": f"{name}: %{{x:,.2f}} GiB<br>{hover}{'<br>' + holds if holds else ''}<extra></extra>",
     }
     low, high = whisker
@@ -101,6 +105,23 @@ def _bar(name: str, place: tuple[float, float], colour: str, *, hover: str, whis
         bar["error_x"] = {"type": "data", "symmetric": False, "array": [(high - length) / GIB],
                           "arrayminus": [(length - low) / GIB], "thickness": 1.5, "width": 4, "color": "#808080"}
     return bar
+
+
+def _bar_labels(bars: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The bars' figures, each to the right of its bar and whisker, where there is no text inside it."""
+    free = [b for b in bars if "text" not in b]
+    ends = [max(b["base"][0], b["base"][0] + b["x"][0] + b.get("error_x", {"array": [0.0]})["array"][0]) for b in free]
+    return {"type": "scatter", "mode": "text", "x": ends, "y": [b["y"][0] for b in free], "hoverinfo": "skip",
+            "text": [f" {b['customdata'][0]}" for b in free], "textposition": "middle right", "cliponaxis": False}
+
+
+def _label_inside(bar: dict[str, Any], extent: float) -> dict[str, Any]:
+    """A bar that is too long to be followed by a long label, with its label inside."""
+    label = bar["customdata"][0]
+    if bar["x"][0] < 0.4 * extent or len(label) < SHORT_LABEL:
+        return bar
+    return {**bar, "text": [label], "textposition": "inside", "insidetextanchor": "start", "textangle": 0,
+            "insidetextfont": {"color": "white"}}
 
 
 def _line_colour(name: str, number: int) -> str:
@@ -117,8 +138,13 @@ def _is_logged(budget: MemoryBudget, capacity: Capacity) -> bool:
 def pool_text(capacity: Capacity) -> str:
     """What a pool holds: tokens as an engine logs them, and sessions at the agentic median."""
     tokens = si(capacity.kv_tokens, "tokens")
-    at = [fit for fit in capacity.fits if fit.context_tokens == AGENTIC_CONTEXT_TOKENS]
-    return tokens + "".join(f", {fit.sessions} sessions at {fit.context_tokens / 1e3:.0f}k" for fit in at)
+    fit = compared_fit(capacity)
+    return f"{tokens}, {fit.sessions:,} sessions at {fit.context_tokens / 1e3:.0f}k"
+
+
+def compared_fit(capacity: Capacity) -> FitAtContext:
+    """What fits at the agentic median, or at the longest context below it that the model takes."""
+    return [fit for fit in capacity.fits if fit.context_tokens <= AGENTIC_CONTEXT_TOKENS][-1]
 
 
 def waterfall_alt(budget: MemoryBudget) -> str:
@@ -203,8 +229,8 @@ def curve_alt(rows: Sequence[Row]) -> str:
 
 
 def _layout(**more: Any) -> dict[str, Any]:
-    transparent = "rgba(0,0,0,0)"
-    return {"margin": {"l": 8, "r": 8, "t": 28, "b": 8}, "paper_bgcolor": transparent, "plot_bgcolor": transparent, **more}
+    clear = "rgba(0,0,0,0)"
+    return {"margin": {"l": 8, "r": 8, "t": 28, "b": 8}, "paper_bgcolor": clear, "plot_bgcolor": clear, **more}
 
 
 def _figure(traces: list[dict[str, Any]], layout: dict[str, Any]) -> go.Figure:

@@ -54,6 +54,7 @@ def command(port: int) -> list[str]:
         sys.executable, "-m", "streamlit", "run", str(script()), f"--server.port={port}",
         f"--server.address={ADDRESS}", "--server.headless=true", "--server.fileWatcherType=none",
         "--browser.gatherUsageStats=false", "--client.showSidebarNavigation=false",
+        "--client.toolbarMode=viewer",
     ]
 
 

@@ -1,16 +1,14 @@
-"""What a page says about simulated points: medians over seeds, zones, where the pool binds, both ways of billing."""
+"""What a page says about simulated points: medians over seeds, zones, where the pool binds."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal
 
-from kvsim.profiles.hardware import ApiPriceProfile
-from kvsim.report.cost import revenue_usd
-from kvsim.report.metrics import Tokens
 from kvsim.report.report import Report
 from kvsim.study import Row
 
@@ -25,6 +23,12 @@ ZONE_TEXT = MappingProxyType({
     "edge": f"{EDGE_FRAC:.0%} to {SAFE_FRAC:.0%} of it",
     "collapsed": f"less than {EDGE_FRAC:.0%} of it",
 })
+
+RESOURCE_TEXT = MappingProxyType({
+    "hbm_bandwidth": "HBM bandwidth", "compute": "compute", "collectives": "collectives", "kv_capacity": "KV capacity",
+    "transfer": "transfers", "host": "host", "queue": "request slots", "idle": "nothing (idle)",
+})
+"""What binds, for people."""
 
 HIT: Pick = lambda r: r.hit_rate.total  # noqa: E731
 IDEAL: Pick = lambda r: r.hit_rate.ideal  # noqa: E731
@@ -79,18 +83,19 @@ def zone_spans(points: Sequence[tuple[float, float]]) -> tuple[Span, ...]:
 
     Examples
     --------
-    >>> zone_spans([(4, 1.0), (8, 0.9), (16, 0.1)])
-    (Span(start=4, end=8.0, zone='safe'), Span(start=8.0, end=12.0, zone='edge'), Span(start=12.0, end=16, zone='collapsed'))
+    >>> for span in zone_spans([(4, 1.0), (8, 0.9), (16, 0.1)]):
+    ...     print(span)
+    Span(start=4, end=8, zone='safe')
+    Span(start=8, end=12.0, zone='edge')
+    Span(start=12.0, end=16, zone='collapsed')
     """
     spans: list[Span] = []
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
-        cuts = [x0 + (x1 - x0) * (t - y0) / (y1 - y0) for t in (SAFE_FRAC, EDGE_FRAC) if min(y0, y1) < t < max(y0, y1)
-                or t == y0 > y1]
-        borders = [x0, *sorted(cuts), x1]
-        for a, b in zip(borders, borders[1:], strict=False):
-            if b > a:
-                middle = y0 + (y1 - y0) * ((a + b) / 2 - x0) / (x1 - x0)
-                spans.append(Span(a, b, zone_of(middle)))
+    for (x0, y0), (x1, y1) in pairwise(points):
+        crossed = [t for t in (SAFE_FRAC, EDGE_FRAC) if min(y0, y1) < t < max(y0, y1)]
+        borders = [x0, *sorted(x0 + (x1 - x0) * (t - y0) / (y1 - y0) for t in crossed), x1]
+        for start, end in pairwise(borders):
+            middle = y0 + (y1 - y0) * ((start + end) / 2 - x0) / (x1 - x0)
+            spans.append(Span(start, end, zone_of(middle)))
     return _merged(spans)
 
 
@@ -113,25 +118,3 @@ def binding(row: Row) -> str:
 def binds_from(rows: Sequence[Row], resource: str = "kv_capacity") -> int | None:
     """Fewest simulated live sessions at which a resource binds."""
     return min((row.concurrency for row in rows if row.concurrency and binding(row) == resource), default=None)
-
-
-def ideal_billing_usd(report: Report, api: ApiPriceProfile, num_nodes: float) -> float:
-    """Contribution per node-hour if every token that an unlimited cache would have found were billed as cached.
-
-    Parameters
-    ----------
-    report : Report
-        A finished run.
-    api : ApiPriceProfile
-        Prices.
-    num_nodes : float
-        Nodes that share the bill.
-
-    Notes
-    -----
-    Billing hits as they happen rewards a cache that misses, since the customer then pays the full input price for
-    tokens that were sent before. This is the other end: the customer never pays for the provider's misses.
-    """
-    inputs, ideal = report.throughput.input_tokens_per_s, report.hit_rate.ideal
-    hourly = Tokens(3600 * inputs * (1 - ideal), 3600 * inputs * ideal, 3600 * report.throughput.output_tokens_per_s)
-    return (revenue_usd(hourly, api) - report.cost.usd_per_hour) / num_nodes

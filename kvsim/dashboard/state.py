@@ -79,13 +79,13 @@ def current(store: ProfileStore) -> tuple[Choices, tuple[Problem, ...]]:
     if changed:
         st.session_state[_PROBLEMS] = ()
     for field in fields(Choices):
-        value = getattr(choices, field.name)
-        st.session_state[field.name] = list(value) if isinstance(value, tuple) else value
+        st.session_state[field.name] = getattr(choices, field.name)
+    st.session_state["curve"] = list(choices.curve)
     st.query_params.from_dict(to_query(choices, store))
     return choices, st.session_state[_PROBLEMS]
 
 
 def _said_by_controls() -> dict[str, Any]:
     """Values of the controls that exist; a page that was left has lost its own."""
-    found = {f.name: st.session_state[f.name] for f in fields(Choices) if f.name in st.session_state}
-    return {n: tuple(sorted(v)) if isinstance(v, list) else v for n, v in found.items()}
+    said: dict[str, Any] = {f.name: st.session_state[f.name] for f in fields(Choices) if f.name in st.session_state}
+    return {**said, "curve": tuple(sorted(said["curve"]))} if "curve" in said else said

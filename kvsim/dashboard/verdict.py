@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kvsim.dashboard.results import (
     CONTRIBUTION,
@@ -13,7 +12,6 @@ from kvsim.dashboard.results import (
     OUTPUT,
     TTFT_P95,
     binds_from,
-    ideal_billing_usd,
     median,
     reached_frac,
     zone_of,
@@ -23,14 +21,6 @@ from kvsim.profiles.model import ModelProfile
 from kvsim.resolve import Resolved
 from kvsim.study import Row
 from kvsim.units import gib, si
-
-
-@dataclass(frozen=True, slots=True)
-class Sale:
-    """What the tokens are sold for: prices, and the nodes that share the bill."""
-
-    api: ApiPriceProfile | None
-    num_nodes: float
 
 
 def model_title(model: ModelProfile) -> str:
@@ -75,30 +65,29 @@ def traffic_sentence(resolved: Resolved, rows: Sequence[Row], live: int) -> str:
 
 def binding_clause(rows: Sequence[Row]) -> str:
     """From how many live sessions on KV capacity binds, as far as it was simulated."""
-    most = max(row.concurrency or 0 for row in rows)
+    counts = sorted(row.concurrency or 0 for row in rows)
     first = binds_from(rows)
     if first is None:
-        return f"KV capacity does not bind up to {most}, the most that was simulated"
-    return f"KV capacity binds at {first} live sessions, the fewest simulated points at which it does" \
-        if first == most else f"KV capacity binds from {first} on"
+        return f"KV capacity does not bind up to {counts[-1]}, the most that was simulated"
+    below = [n for n in counts if n < first]
+    return f"KV capacity binds from {first} on" + (f", not yet at {below[-1]}" if below else "")
 
 
-def money_sentence(row: Row, sale: Sale) -> str:
-    """Contribution per node-hour as hits happen and with ideal hits; escaped for Markdown."""
-    api, as_it_happens = sale.api, median(row, CONTRIBUTION)
-    if api is None or math.isnan(as_it_happens):
+def money_sentence(row: Row, api: ApiPriceProfile | None) -> str:
+    """Contribution per node-hour, and what earns; escaped for Markdown."""
+    contribution = median(row, CONTRIBUTION)
+    if api is None or math.isnan(contribution):
         return f"no API price is known, the hardware costs {usd(row.reports[0].cost.usd_per_hour)} an hour"
-    ideal = median(row, lambda r: ideal_billing_usd(r, api, sale.num_nodes))
-    return (f"contribution is **{usd(as_it_happens)} per node-hour** at {api.provider}'s price with hits billed as "
-            f"they happen, {usd(ideal)} if every hit that an unlimited cache would find is billed as one")
+    return (f"contribution is **{usd(contribution)} per node-hour** at {api.provider}'s price "
+            f"(only requests inside the SLO earn, hits are billed as they happen)")
 
 
-def verdict(resolved: Resolved, rows: Sequence[Row], live: int, sale: Sale) -> str:
+def verdict(resolved: Resolved, rows: Sequence[Row], live: int, api: ApiPriceProfile | None) -> str:
     """The whole verdict as Markdown."""
     row = next(r for r in rows if r.concurrency == live)
     zone = zone_of(reached_frac(row))
     return (f"**{zone.capitalize()}:** {capacity_sentence(resolved)}; {traffic_sentence(resolved, rows, live)}; "
-            f"{money_sentence(row, sale)}.")
+            f"{money_sentence(row, api)}.")
 
 
 def usd(value: float) -> str:

@@ -43,8 +43,8 @@ def run(workload: Workload, config: EngineConfig, step_time: StepTimeModel,
     -------
     EngineRun
         Records (a row a request), totals and timeline, equal to those of `kvsim.engine.reference.run`.
-        ``totals.counters`` tell the work done: ``jumps`` and ``planned_steps`` (each O(what changes)),
-        ``touched_runs`` of the prefix index, and ``chains`` of the content trie.
+        ``totals.counters`` tell the work done: ``jumps``, ``planned_steps`` and ``chunk_steps`` (each O(what
+        changes)), ``touched_runs`` of the prefix index, and ``chains`` of the content trie.
 
     Raises
     ------
@@ -94,15 +94,16 @@ class _Core:
         self.columns, self.timeline = Columns(self.requests), TimelineColumns()
         self.prefill_tokens = self.decode_tokens = 0
         self.queried_tokens = self.hit_tokens = self.requeried_tokens = self.rehit_tokens = 0
-        self.jumps = self.planned_steps = 0
+        self.jumps = self.planned_steps = self.chunk_steps = 0
 
     def run(self) -> EngineRun:
         """Go from event to event until nothing is left or the time is up."""
         clock, until_s = self.clock, self.workload.until_s
         while clock.now_s < until_s:
             self._take_arrivals(clock.now_s)
-            if self.prefills or self.fresh or self._may_admit():
-                self._step()
+            if self.prefills or self._may_admit():
+                if len(self.prefills) != 1 or not self._run_chunks(self.prefills[0]):
+                    self._step()
             elif self.decoders.num:
                 self._jump()
             elif self.waiting:
@@ -160,9 +161,11 @@ class _Core:
             steps = min(steps, decoders.num_quiet(done, self.names_decode_states))
         else:
             steps = decoders.num_fitting(done, steps, self.cache.pool.num_free)
-        if not steps or decoders.num > self.config.max_num_batched_tokens:
+        if not steps or decoders.num > self.config.max_num_batched_tokens or (self.fresh and self.waiting):
             self._step()
             return
+        if self.fresh:
+            self._drop_start_states()
         bound_s = self.workload.until_s
         if self._arrivals_matter():
             bound_s = min(bound_s, self.arrivals.next_s())
@@ -174,22 +177,73 @@ class _Core:
         count.done = done + made
         self._end_step()
 
+    def _drop_start_states(self) -> None:
+        """Release the checkpoints that sequences started their last chunk from: they decode now."""
+        for seq in self.fresh:
+            self.cache.drop_states(seq, seq.base_tokens + self.count.done)
+        self.fresh = []
+
     def _arrivals_matter(self) -> bool:
         """Whether a request that arrives now could be admitted in the step after."""
         config = self.config
         return (len(self.running) < config.max_num_seqs and self.decoders.num < config.max_num_batched_tokens
                 and (not self.is_fcfs or not self.waiting))
 
+    def _run_chunks(self, seq: Sequence) -> int:
+        """Make steps in which one sequence prefills on, the others decode, and nothing else happens; how many."""
+        decoders, count, cache, clock = self.decoders, self.count, self.cache, self.clock
+        start = done = count.done
+        stop = decoders.next_end() - 1 if decoders.num else LAST
+        if self.is_listed and decoders.num:
+            stop = min(stop, done + decoders.num_quiet(done, self.names_decode_states))
+        if self.fresh or self.late or decoders.num >= self.config.max_num_batched_tokens:
+            return 0
+        while done < stop and clock.now_s < self.workload.until_s:
+            tokens = self._middle_chunk(seq)
+            if not tokens:
+                break
+            begun = 0 if self.is_listed else decoders.count_beginning(done + 1)
+            if cache.moving_groups:
+                cache.begin_step()
+                cache.drop_states(seq, seq.computed_tokens)
+            if begun + cache.chunk_blocks(seq, seq.computed_tokens + tokens) > cache.pool.num_free:
+                break
+            cache.pool.take(begun)
+            count.cursor = LAST
+            cache.take_chunk(seq, seq.computed_tokens + tokens)
+            self.chunks, self.starved = [(seq, tokens)], []
+            done += 1
+            self._pass_time(done)
+            count.done, count.cursor = done, -1
+        if done > start:
+            self.chunk_steps += done - start
+            self.blocked = False
+            if clock.now_s >= self.workload.until_s:
+                self._take_arrivals(clock.before_s)
+        return done - start
+
+    def _middle_chunk(self, seq: Sequence) -> int:
+        """Tokens of the next chunk, 0 if it is the last one or leaves room for somebody who waits."""
+        room = self.config.max_num_batched_tokens - self.decoders.num
+        left = seq.known_tokens - seq.computed_tokens
+        tokens = min(left, room)
+        if self.cache.moving_groups:
+            tokens = self._clip(seq, seq.computed_tokens, tokens)
+        if tokens == left or (tokens < room and len(self.running) < self.config.max_num_seqs
+                              and (self.waiting or self.arrivals.next_s() <= self.clock.now_s)):
+            return 0
+        return tokens
+
     def _end_step(self) -> None:
         """Let go who has ended with the last step; until then, arrivals during it are not seen."""
         ended = self.decoders.ending(self.count.done)
-        if not ended and self.clock.now_s < self.workload.until_s:
-            return
-        self._take_arrivals(self.clock.before_s)
-        for seq in ended:
-            self._finish(seq)
         if ended:
+            self._take_arrivals(self.clock.before_s)
+            for seq in ended:
+                self._finish(seq)
             self._note_state()
+        elif self.clock.now_s >= self.workload.until_s:
+            self._take_arrivals(self.clock.before_s)
 
     def _step(self) -> None:
         """Plan a step, let its time pass, hand out its tokens."""
@@ -241,13 +295,17 @@ class _Core:
         self.room_tokens += len(self.late)
         due = self.decoders.due(step, self.names_decode_states)
         fresh, self.fresh = self.fresh, []
-        self._walk([*due, *fresh, *self.prefills, *self.late], step)
-        self.fresh += [seq for seq in self.starved if seq in fresh]
+        if due or fresh or self.prefills:
+            self._walk([*due, *fresh, *self.prefills, *self.late], step)
+        if self.starved:
+            self.fresh = [seq for seq in self.starved if seq in fresh]
 
     def _walk(self, sequences: list[Sequence], step: int) -> None:
         """Schedule running sequences in their order, exactly; the others take no block in this step."""
-        late = set(self.late)
-        for seq in sorted(set(sequences), key=attrgetter("order")):
+        late = set(self.late) if self.late else ()
+        if len(sequences) > 1:
+            sequences = sorted(set(sequences), key=attrgetter("order"))
+        for seq in sequences:
             if not seq.running:
                 continue
             self.count.cursor = seq.order
@@ -433,22 +491,26 @@ class _Core:
 
     def _hand_out(self, step: int) -> None:
         """A token for everybody whose known tokens are all computed: from now on they decode."""
-        was_prefilling, self.prefills = self.prefills, []
         decoding: list[Sequence] = []
+        partial: list[Sequence] = []
         for seq, _ in self.chunks:
             if seq.computed_tokens < seq.known_tokens:
+                partial.append(seq)
                 continue
             decoding.append(seq)
-            left = seq.output_tokens - seq.generated_tokens - 1
             if not seq.generated_tokens:
                 self.columns.first_token_s[seq.row] = self.clock.now_s
-            self.decoders.add(seq, seq.known_tokens, step, step + left)
-        self.prefills = [seq for seq in was_prefilling if not seq.decoding]
-        self.prefills += [seq for seq, _ in self.chunks if not seq.decoding and seq not in was_prefilling]
+            last_step = step + seq.output_tokens - seq.generated_tokens - 1
+            self.decoders.add(seq, seq.known_tokens, step, last_step)
+        if self.prefills:
+            partial = [seq for seq in self.prefills if not seq.decoding and seq not in partial] + partial
+            partial.sort(key=attrgetter("order"))
+        self.prefills = partial
         if self.is_listed:
             self.fresh += decoding
-            first = self.prefills[0].order if self.prefills else LAST
-            self.late = [seq for seq in [*self.late, *decoding] if seq.order > first]
+            if partial or self.late:
+                first = partial[0].order if partial else LAST
+                self.late = [seq for seq in [*self.late, *decoding] if seq.order > first]
 
     def _finish(self, seq: Sequence) -> None:
         """The last token is out."""
@@ -457,9 +519,10 @@ class _Core:
         seq.running = False
         self.cache.release(seq, is_final=True)
         self.decoders.remove(seq)
-        if self.is_listed:
-            self.fresh = [other for other in self.fresh if other is not seq]
-            self.late = [other for other in self.late if other is not seq]
+        if self.fresh and seq in self.fresh:
+            self.fresh.remove(seq)
+        if self.late and seq in self.late:
+            self.late.remove(seq)
         self.blocked = False
         columns = self.columns
         columns.finish_s[row] = self.clock.now_s
@@ -496,7 +559,8 @@ class _Core:
         pool = self.cache.pool
         counters = {"evicted_blocks": pool.num_evicted, "refused_requests": len(self.columns.refusals),
                     "requeried_tokens": self.requeried_tokens, "rehit_tokens": self.rehit_tokens,
-                    "jumps": self.jumps, "planned_steps": self.planned_steps, "touched_runs": pool.num_touched,
+                    "jumps": self.jumps, "planned_steps": self.planned_steps,
+                    "chunk_steps": self.chunk_steps, "touched_runs": pool.num_touched,
                     "chains": len(self.trie.start_block)}
         return RunTotals(
             steps=self.count.done, prefill_tokens_computed=self.prefill_tokens, decode_tokens=self.decode_tokens,

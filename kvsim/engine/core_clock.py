@@ -8,7 +8,7 @@ import numpy as np
 
 from kvsim.steptime.base import Piece, StepBatch, StepTimeModel
 
-FEW_STEPS = 12
+FEW_STEPS = 40
 """Up to so many steps a plain loop is faster than arrays."""
 
 MANY_STEPS = 1 << 15
@@ -16,6 +16,12 @@ MANY_STEPS = 1 << 15
 
 MEMO_SIZE = 4096
 """Mixed batches remembered with their pieces."""
+
+MARGIN = 1.0 + 1e-12
+"""A piece is the largest beyond rounding when it exceeds the others by this factor."""
+
+Largest = tuple[float, float, float, float]
+"""(a, b, first, last): the piece a + b x context is the largest from context `first` to `last`, beyond rounding."""
 
 
 class Clock:
@@ -49,10 +55,9 @@ class Clock:
     def __init__(self, model: StepTimeModel) -> None:
         self.now_s = self.before_s = self.busy_s = 0.0
         self._model = model
-        self._decode_pieces: dict[int, tuple[Piece, ...]] = {}
+        self._pieces: dict[int, tuple[Piece, ...]] = {}
+        self._largest: dict[int, Largest] = {}
         self._mixed_pieces: dict[tuple[int, int, int, int, int], tuple[Piece, ...]] = {}
-        self._ramp = np.arange(1.0, 257.0)
-        self._times = np.zeros(258)
 
     def step(self, key: tuple[int, int, int, int, int], context_tokens: int) -> None:
         """One step of the batch with the sums `key` (the fields of `StepBatch`)."""
@@ -78,76 +83,84 @@ class Clock:
         context_tokens : int
             What they attend to in the first step; each attends to one more token in each further one.
         bound_s : float
-            Time [s] to stop at; inf = none.
+            Time [s] to stop at, after now; inf = none.
 
         Returns
         -------
         int
             Steps made.
         """
-        pieces = self._decode_pieces.get(num_seqs)
-        if pieces is None:
-            pieces = self._decode_pieces[num_seqs] = self._model.pieces(StepBatch(0, 0, 0, 0, num_seqs))
+        last_tokens = context_tokens + (steps - 1) * num_seqs
+        largest = self._largest.get(num_seqs)
+        if largest is None or not largest[2] <= context_tokens <= last_tokens <= largest[3]:
+            largest = self._find_largest(num_seqs, context_tokens)
+            if last_tokens > largest[3]:
+                steps = int((largest[3] - context_tokens) // num_seqs) + 1 if largest[3] >= context_tokens else 0
+        if steps <= 0:
+            return self._decode_one(num_seqs, context_tokens)
+        a, b, _, _ = largest
         if bound_s < math.inf:
-            first_s = max([a + b * context_tokens for a, b in pieces])
-            left_s = bound_s - self.now_s
+            first_s, left_s = a + b * context_tokens, bound_s - self.now_s
             if left_s < steps * first_s:
                 steps = min(steps, int(left_s / first_s) + 2)
-        if steps <= FEW_STEPS:
-            return self._decode_few(steps, num_seqs, context_tokens, bound_s, pieces)
-        return self._decode_many(min(steps, MANY_STEPS), num_seqs, context_tokens, bound_s, pieces)
+        if steps > FEW_STEPS:
+            return self._decode_many(min(steps, MANY_STEPS), num_seqs, context_tokens, bound_s, (a, b))
+        before_s = start_s = now_s = self.now_s
+        for made in range(1, steps + 1):
+            before_s = now_s
+            now_s += a + b * context_tokens
+            if now_s >= bound_s:
+                steps = made
+                break
+            context_tokens += num_seqs
+        self.before_s, self.now_s = before_s, now_s
+        self.busy_s += now_s - start_s
+        return steps
 
     def sleep(self, until_s: float) -> None:
         """Pass time without a step."""
         self.now_s = max(self.now_s, until_s)
 
-    def _decode_few(self, steps: int, num_seqs: int, context_tokens: int, bound_s: float,
-                    pieces: tuple[Piece, ...]) -> int:
-        now_s, made = self.now_s, 0
-        before_s = now_s
-        while made < steps and now_s < bound_s:
-            before_s = now_s
-            duration_s = max([a + b * context_tokens for a, b in pieces])
-            now_s += duration_s
-            self.busy_s += duration_s
-            context_tokens += num_seqs
-            made += 1
-        self.before_s, self.now_s = before_s, now_s
-        return made
+    def _decode_one(self, num_seqs: int, context_tokens: int) -> int:
+        """A step at a context where two pieces are as good as equal."""
+        self.before_s = self.now_s
+        self.now_s += max([a + b * context_tokens for a, b in self._pieces[num_seqs]])
+        self.busy_s += self.now_s - self.before_s
+        return 1
 
-    def _decode_many(self, steps: int, num_seqs: int, context_tokens: int, bound_s: float,
-                     pieces: tuple[Piece, ...]) -> int:
-        while len(self._ramp) < steps:
-            self._ramp = np.arange(1.0, 2.0 * len(self._ramp) + 1.0)
-            self._times = np.zeros(len(self._ramp) + 2)
-        times, now_s = self._times[:steps + 1], self.now_s
-        times[0] = now_s
-        pieces = _binding(pieces, context_tokens, context_tokens + (steps - 1) * num_seqs)
-        if len(pieces) == 1 and not pieces[0][1]:
-            times[1:] = pieces[0][0]
+    def _decode_many(self, steps: int, num_seqs: int, context_tokens: int, bound_s: float, piece: Piece) -> int:
+        a, b = piece
+        if b:
+            times = np.arange(context_tokens, context_tokens + (steps - 0.5) * num_seqs, num_seqs)
+            times *= b
+            times += a
         else:
-            context = self._ramp[:steps] * num_seqs
-            context += context_tokens - num_seqs
-            (a, b), *others = pieces
-            np.multiply(context, b, out=times[1:])
-            times[1:] += a
-            for a, b in others:
-                np.maximum(times[1:], a + b * context, out=times[1:])
+            times = np.full(steps, a)
+        start_s = self.now_s
+        times[0] += start_s
         np.add.accumulate(times, out=times)
-        made = steps
         if bound_s < math.inf:
-            made = min(int(times.searchsorted(bound_s)), steps)
-        self.before_s, self.now_s = float(times[made - 1]), float(times[made])
-        self.busy_s += self.now_s - now_s
-        return made
+            steps = min(int(times.searchsorted(bound_s)) + 1, steps)
+        self.before_s, self.now_s = float(times[steps - 2]) if steps > 1 else start_s, float(times[steps - 1])
+        self.busy_s += self.now_s - start_s
+        return steps
 
-
-def _binding(pieces: tuple[Piece, ...], first_tokens: int, last_tokens: int) -> tuple[Piece, ...]:
-    """The piece that is the largest from the first to the last context, if one is by more than rounding."""
-    best = max(pieces, key=lambda piece: piece[0] + piece[1] * last_tokens)
-    at_first, at_last = best[0] + best[1] * first_tokens, best[0] + best[1] * last_tokens
-    margin = 1.0 - 1e-12
-    for a, b in pieces:
-        if (a, b) != best and (a + b * first_tokens > at_first * margin or a + b * last_tokens > at_last * margin):
-            return pieces
-    return (best,)
+    def _find_largest(self, num_seqs: int, context_tokens: int) -> Largest:
+        """The piece that is the largest at a context, and how far it stays so."""
+        pieces = self._pieces.get(num_seqs)
+        if pieces is None:
+            pieces = self._pieces[num_seqs] = self._model.pieces(StepBatch(0, 0, 0, 0, num_seqs))
+        a, b = max(pieces, key=lambda piece: (piece[0] + piece[1] * context_tokens, piece[1]))
+        first, last = -math.inf, math.inf
+        for other_a, other_b in pieces:
+            if (other_a, other_b) == (a, b):
+                continue
+            gap, slope = a - other_a * MARGIN, b - other_b * MARGIN
+            if slope > 0:
+                first = max(first, math.ceil(-gap / slope))
+            elif slope < 0:
+                last = min(last, math.floor(gap / -slope))
+            elif gap < 0:
+                last = -math.inf
+        largest = self._largest[num_seqs] = (a, b, first, last if first <= context_tokens else -math.inf)
+        return largest

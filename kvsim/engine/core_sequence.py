@@ -209,11 +209,14 @@ class SequenceCache:
     def _lookup_groups(self, seq: Sequence, limit: int) -> Hit:
         """`lookup` when several groups must agree."""
         leading = [index.leading(seq.path, limit) for index in self._indexes]
-        length, states = min([at for _, at in leading]), list[Run]()
+        first = length = leading[0][1]
+        states: list[Run] = []
+        if len(leading) > 1:
+            length = min([at for _, at in leading])
         if self.moving_groups:
-            length, states = self._checkpoints.last(seq.path, length)
-            if length < leading[0][1]:
-                seq.junction_tokens = leading[0][1] * self._block_tokens
+            length, states = self._checkpoints.last(seq.path, length) if length else (0, states)
+            if length < first:
+                seq.junction_tokens = first * self._block_tokens
         found = [_clipped(runs, length) for runs, _ in leading]
         return Hit(length, found, states, sum([end - run.lo for runs in found for run, end in runs if run.refs]))
 
@@ -227,12 +230,15 @@ class SequenceCache:
 
     def _release_states(self, states: list[tuple[int, list[Run] | None]]) -> None:
         """Group after group, the last position first."""
-        self.pool.give_nameless(self.moving_groups * sum([copies is None for _, copies in states]))
-        named = [copies for _, copies in reversed(states) if copies is not None]
-        if named:
+        named = [copies for _, copies in states if copies is not None]
+        if len(named) < len(states):
+            self.pool.give_nameless(self.moving_groups * (len(states) - len(named)))
+        if len(named) == 1:
+            self._checkpoints.release_all(named[0])
+        elif named:
+            named.reverse()
             for group in range(self.moving_groups):
-                for copies in named:
-                    self._checkpoints.release(group, copies)
+                self._checkpoints.release_all([copies[group] for copies in named])
 
     def _chain(self, seq: Sequence, end: int) -> int:
         """Chain that holds the block before block `end` of a sequence."""

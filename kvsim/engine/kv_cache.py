@@ -268,9 +268,9 @@ class KvCache:
         return last >= 0 and any((group.index, holding.keys[last]) in self._made_this_step for group in self._states)
 
     def _drop(self, table: Table, first_needed: int) -> None:
-        """Release the blocks before `first_needed` (never more than one, as this is asked before every step)."""
-        gone = [position for position in table.blocks if position < first_needed]
-        self.pool.release([table.blocks.pop(position) for position in gone])
+        """Release the blocks before `first_needed`."""
+        while table.blocks and (first := next(iter(table.blocks))) < first_needed:
+            self.pool.release([table.blocks.pop(first)])
 
     def _grow(self, holding: Holding, end_tokens: int) -> None:
         """Take the missing blocks, group after group, and name the blocks that `end_tokens` fills."""

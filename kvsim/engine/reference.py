@@ -73,7 +73,7 @@ def run(workload: Workload, config: EngineConfig, step_time: StepTimeModel,
     >>> turns = requests_from_rows([Row([(0, 100)], 10, 0), Row([(0, 150)], 10, 0, after=(0,), think_s=2.0)])
     >>> done = run(Workload(turns), EngineConfig(64, 16, 8, 512, 4096), LinearStepTime(0.008, 5e-5, 4e-4))
     >>> done.records.cached_tokens.tolist(), round(done.totals.makespan_s, 6)
-    ([0, 96], 2.1748)
+    ([0, 96], 2.1749)
     """
     check_config(config)
     return _Engine(workload, config, step_time, progress).run()

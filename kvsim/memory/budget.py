@@ -179,7 +179,7 @@ def _hbm_lines(gpu: GpuProfile, limits: EngineLimits) -> tuple[BudgetLine, ...]:
     seen = usable * visible.base
     return (
         BudgetLine("HBM usable", usable, gpu.hbm_usable.kind, gpu.sources[gpu.hbm_usable.source].title, usable, usable),
-        BudgetLine("driver reserve", seen - usable, visible.kind, gpu.sources[visible.source].title,
+        BudgetLine("driver reserve", usable * (visible.base - 1), visible.kind, gpu.sources[visible.source].title,
                    usable * (low - 1), usable * (high - 1)),
         _exact("left outside the engine", -seen * (1 - limits.gpu_memory_utilization),
                f"gpu_memory_utilization {limits.gpu_memory_utilization:g}"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kvsim.engine.types import EngineRun
+from kvsim.engine.types import EngineConfig, EngineRun
 from kvsim.report.metrics import Window
 
 RESOURCES = ("hbm_bandwidth", "compute", "collectives", "kv_capacity", "transfer", "host", "queue")
@@ -33,7 +34,7 @@ class Limits:
     shares: Shares
 
 
-def limits(run: EngineRun, window: Window, step_shares: dict[str, float], max_num_seqs: int) -> Limits:
+def limits(run: EngineRun, window: Window, step_shares: dict[str, float], config: EngineConfig) -> Limits:
     """Shares of the window by what held the engine back.
 
     Parameters
@@ -44,16 +45,18 @@ def limits(run: EngineRun, window: Window, step_shares: dict[str, float], max_nu
         Measured part.
     step_shares : dict of str to float
         How the time of the run's steps divides over ``hbm_bandwidth, compute, collectives, host``; sums to 1.
-    max_num_seqs : int
-        Waiting at this many running requests is a queue, below it the block pool is full.
+    config : EngineConfig
+        The engine's pool and limits.
 
     Notes
     -----
-    While requests wait for blocks, more blocks would admit them: that time is ``kv_capacity``; while they wait for a
-    free slot it is ``queue``. The rest of the busy time is divided as the steps' time is. A run that recomputes
+    Time is ``queue`` while requests wait and all ``max_num_seqs`` slots are taken, ``kv_capacity`` while they
+    wait and the pool's free blocks (cached ones included) do not hold the whole prompt of the first of them. The rest
+    of the busy time is divided as the steps' time is, also while requests wait for a share of the token budget.
+    A prompt that is found in blocks that others hold needs fewer blocks than is assumed here; a run that recomputes
     prompts for want of cache shows it as ``kv_capacity`` only while something waits.
     """
-    blocked, queued, busy = _waiting_shares(run, window, max_num_seqs)
+    blocked, queued, busy = _waiting_shares(run, window, config)
     rest = max(busy - blocked - queued, 0.0)
     parts = {name: rest * step_shares.get(name, 0.0) for name in ("hbm_bandwidth", "compute", "collectives", "host")}
     shares = Shares(**parts, kv_capacity=blocked, transfer=0.0, queue=queued)
@@ -62,7 +65,7 @@ def limits(run: EngineRun, window: Window, step_shares: dict[str, float], max_nu
     return Limits(largest if named[largest] > 1.0 - busy else "idle", shares)
 
 
-def _waiting_shares(run: EngineRun, window: Window, max_num_seqs: int) -> tuple[float, float, float]:
+def _waiting_shares(run: EngineRun, window: Window, config: EngineConfig) -> tuple[float, float, float]:
     """Shares of the window in which requests wait for blocks, wait for slots, or anything runs."""
     times = run.timeline.time_s
     if not len(times) or window.duration_s <= 0:
@@ -70,8 +73,22 @@ def _waiting_shares(run: EngineRun, window: Window, max_num_seqs: int) -> tuple[
     starts = np.clip(times, window.start_s, window.end_s)
     length = np.diff(np.append(starts, window.end_s))
     waits = run.timeline.waiting > 0
-    full = run.timeline.running >= max_num_seqs
+    full = run.timeline.running >= config.max_num_seqs
+    short = config.num_blocks - 1 - run.timeline.used_blocks < _blocks_of_first_waiting(run, config)
     busy = (run.timeline.running > 0) | waits
     total = window.duration_s
-    return (float(length[waits & ~full].sum() / total), float(length[waits & full].sum() / total),
+    return (float(length[waits & ~full & short].sum() / total), float(length[waits & full].sum() / total),
             float(length[busy].sum() / total))
+
+
+def _blocks_of_first_waiting(run: EngineRun, config: EngineConfig) -> NDArray[np.float64]:
+    """Blocks of the whole prompt of the oldest request not yet admitted, at every row of the timeline.
+
+    inf where all have been admitted once: what waits then was preempted for want of blocks.
+    """
+    order = np.argsort(run.records.arrival_s, kind="stable")
+    admitted = np.nan_to_num(run.records.admitted_s[order], nan=np.inf)
+    first = np.searchsorted(np.maximum.accumulate(admitted), run.timeline.time_s, side="right")
+    attention_groups = 1 + config.extra_attention_groups
+    blocks = attention_groups * np.ceil(run.records.prompt_tokens[order] / config.block_tokens) + config.state_groups
+    return np.append(blocks, np.inf)[first]

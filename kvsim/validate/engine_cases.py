@@ -20,7 +20,7 @@ from kvsim.workload.requests import Workload
 TIME_TOLERANCE = 1e-9
 """Times may differ by this much, relative: they are sums of the same terms, perhaps added in another order."""
 
-PLAIN_KINDS = ("chat", "burst", "long", "hybrid", "k3", "k3real", "priority", "nocache")
+PLAIN_KINDS = ("chat", "burst", "long", "hybrid", "k3", "k3real", "priority", "nocache", "edge")
 """Kinds without a host tier."""
 
 EngineRunner = Callable[[Workload, EngineConfig, StepTimeModel], EngineRun]

@@ -6,6 +6,7 @@ Both engines drive the same object, so that a request can never arrive at differ
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections import deque
 
@@ -29,15 +30,16 @@ class Arrivals:
 
     Notes
     -----
-    Ties in time are broken by row number. The heap holds times in a clock that never shifts; an idle cap moves
-    the whole future by adding to ``_shift``, which stays exactly 0.0 when no cap is set.
+    Ties in time are broken by row number, or (`Workload.ties_by_finish`) by who was let in first. The heap holds
+    times in a clock that never shifts; an idle cap moves the whole future by adding to ``_shift``, which stays exactly 0.0 when no cap is set.
     """
 
     def __init__(self, workload: Workload) -> None:
         requests = workload.requests
         self.arrival_s: list[float] = [math.nan] * len(requests)
         self.num_left = len(requests)
-        self._heap: list[tuple[float, int]] = []
+        self._heap: list[tuple[float, int, int]] = []
+        self._rank = itertools.count() if workload.ties_by_finish else itertools.repeat(0)
         self._shift = 0.0
         self._cap = workload.idle_cap_s
         self._offset_s: list[float] = requests.arrival_s.tolist()
@@ -59,7 +61,7 @@ class Arrivals:
         """Requests that have arrived by `now_s`, in order, removed from the pending ones."""
         arrived: list[int] = []
         while self._heap and self._heap[0][0] - self._shift <= now_s:
-            time_s, i = heapq.heappop(self._heap)
+            time_s, _, i = heapq.heappop(self._heap)
             self.arrival_s[i] = time_s - self._shift
             arrived.append(i)
         return arrived
@@ -82,7 +84,7 @@ class Arrivals:
             self._leave_session(self._session[i], now_s)
 
     def _push(self, i: int, time_s: float) -> None:
-        heapq.heappush(self._heap, (time_s + self._shift, i))
+        heapq.heappush(self._heap, (time_s + self._shift, next(self._rank), i))
 
     def _push_roots(self, rows: range | list[int], start_s: float) -> None:
         for i in rows:

@@ -183,6 +183,9 @@ class Workload:
         Start of the window that the report measures (warm-up before it).
     label : str
         Name for reports.
+    ties_by_finish : bool
+        Arrivals at one instant come in the order in which the requests they waited for ended, as from clients
+        that answer in turn; by default in row order.
     """
 
     requests: Requests
@@ -193,3 +196,4 @@ class Workload:
     until_s: float = float("inf")
     measure_from_s: float = 0.0
     label: str = ""
+    ties_by_finish: bool = False

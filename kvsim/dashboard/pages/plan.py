@@ -4,30 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from kvsim.agents import Step, why_fewer
-from kvsim.dashboard import figures, results, state, verdict
+from kvsim.dashboard import figures, results, show, state, verdict
 from kvsim.dashboard.choices import Choices, scenario_of
 from kvsim.dashboard.controls import sidebar
 from kvsim.errors import InfeasibleError, KvsimError
 from kvsim.memory.capacity import Capacity
 from kvsim.profiles.store import default_store
-from kvsim.report.cost import gpu_usd_per_hour
 from kvsim.report.ledger import LedgerEntry, ledger_of
 from kvsim.report.report import Report
 from kvsim.resolve import Resolved, resolve
 from kvsim.scenario import Scenario
-from kvsim.simulation import api_price, gpus_per_node
+from kvsim.simulation import api_price
 from kvsim.study import Row
 from kvsim.units import gib, si
 
-CHART_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["select2d", "lasso2d"]}
 BANNERS = {"safe": st.success, "edge": st.warning, "collapsed": st.error}
-METRIC_WIDTH = 190
 
 
 @dataclass(slots=True)
@@ -43,32 +40,24 @@ def page() -> None:
     """The whole page."""
     choices = sidebar()
     st.title("Plan")
+    st.caption("How much KV cache fits, how much of it is reused, what binds, and what it earns.")
     try:
         scenario = scenario_of(choices)
         resolved = resolve(scenario)
     except InfeasibleError as err:
-        show_error(err)
+        show.error(err)
         show_shortfall(choices)
     except KvsimError as err:
-        show_error(err)
+        show.error(err)
     else:
         show_plan(choices, resolved)
-
-
-def show_error(err: KvsimError) -> None:
-    """The library's own message: its first line, and the budget or the problems below."""
-    first, *rest = str(err).splitlines()
-    st.error(first, icon=":material/block:")
-    if rest:
-        st.code("\n".join(rest), language=None, wrap_lines=True)
 
 
 def show_shortfall(choices: Choices) -> None:
     """The budget of what does not fit."""
     budget = resolve(with_any_pool(scenario_of(choices))).budget
     st.subheader("HBM of the fullest GPU")
-    st.plotly_chart(figures.hbm_waterfall(budget), key="waterfall", config=CHART_CONFIG,
-                    alt=figures.waterfall_alt(budget))
+    show.chart(figures.hbm_waterfall(budget), "waterfall", figures.waterfall_alt(budget))
 
 
 def with_any_pool(scenario: Scenario) -> Scenario:
@@ -97,7 +86,7 @@ def show_plan(choices: Choices, resolved: Resolved) -> None:
         slots.verdict.info(f"{verdict.capacity_sentence(resolved)}. The traffic was not simulated.",
                            icon=":material/memory:")
         with curve.container():
-            show_error(err)
+            show.error(err)
     else:
         show_results(choices, resolved, rows, slots)
 
@@ -111,16 +100,24 @@ def simulate_points(choices: Choices, resolved: Resolved, progress: DeltaGenerat
     KvsimError
         The scenario cannot be simulated, or has no price.
     """
-    scenario, store = resolved.scenario, default_store()
-    gpu_usd_per_hour(store.get("price", scenario.prices.compute), resolved.gpu.name)  # refuse before simulating
     points = sorted(choices.points, key=lambda n: (n != choices.sessions, n))
     rows: list[Row] = []
     for number, concurrency in enumerate(points):
         label = f"Simulating point {number + 1} of {len(points)}: {concurrency} live sessions"
-        rows.append(simulate_point(scenario, concurrency, choices.seeds, Bar(progress, label, number / len(points))))
-        show_curve(curve, rows, choices, last=number + 1 == len(points))
+        bar = Bar(progress, label, number / len(points))
+        known = is_known(resolved.scenario, concurrency, choices.seeds)
+        rows.append(simulate_point(resolved.scenario, concurrency, choices.seeds, bar))
+        last = number + 1 == len(points)
+        if last or not known:
+            show_curve(curve, rows, choices, last=last)
     progress.empty()
     return sorted(rows, key=lambda row: row.concurrency or 0)
+
+
+def is_known(scenario: Scenario, concurrency: int, seeds: int) -> bool:
+    """Whether a point needs no simulation: drawing an unfinished curve would only flicker."""
+    cases = (scenario.at(concurrency, seed) for seed in range(scenario.seed, scenario.seed + seeds))
+    return all(state.reports().find(case) for case in cases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +149,11 @@ def show_curve(place: DeltaGenerator, rows: Sequence[Row], choices: Choices, *, 
     """The curve so far, with its caption and numbers once it is complete."""
     ordered = sorted(rows, key=lambda row: row.concurrency or 0)
     with place.container():
-        st.plotly_chart(figures.hit_curve(ordered, choices.sessions), key=f"curve {len(rows)}", config=CHART_CONFIG,
-                        alt=figures.curve_alt(ordered))
+        show.chart(figures.hit_curve(ordered, choices.sessions), f"curve {len(rows)}", figures.curve_alt(ordered))
         if last:
             st.caption(curve_caption(choices))
             with st.expander("All simulated points as a table"):
-                st.dataframe([point_row(row) for row in ordered], hide_index=True,
-                             alt="Simulated points, one a row")
+                show.grid([point_row(row) for row in ordered], "Simulated points, one a row")
 
 
 def curve_caption(choices: Choices) -> str:
@@ -197,12 +192,10 @@ def point_row(row: Row) -> dict[str, Any]:
 def show_results(choices: Choices, resolved: Resolved, rows: Sequence[Row], slots: Slots) -> None:
     """Verdict and metrics of the chosen number of live sessions."""
     row = next(r for r in rows if r.concurrency == choices.sessions)
-    store = default_store()
-    nodes = resolved.scenario.hardware.num_gpus / gpus_per_node(resolved, store)
-    sale = verdict.Sale(api_price(resolved.scenario, resolved.model.name, store), nodes)
+    api = api_price(resolved.scenario, resolved.model.name, default_store())
     zone = results.zone_of(results.reached_frac(row))
     with slots.verdict:
-        BANNERS[zone](verdict.verdict(resolved, rows, choices.sessions, sale), icon=":material/memory:")
+        BANNERS[zone](verdict.verdict(resolved, rows, choices.sessions, api), icon=":material/memory:")
     with slots.metrics.container():
         show_traffic_metrics(row, resolved)
         show_doubts(rows)
@@ -225,14 +218,14 @@ def show_capacity_metrics(resolved: Resolved) -> None:
     predicted = resolved.predicted
     ahead = None if predicted is None else f"prediction {predicted.num_blocks / capacity.num_blocks - 1:+.1%}"
     with st.container(horizontal=True):
-        _metric("KV cache size", si(capacity.kv_tokens, "tokens"),
-                f"As the engine logs it at {capacity.max_model_len:,} tokens a request.")
-        st.metric("KV pool per GPU", gib(per_gpu), ahead, delta_color="off", delta_arrow="off", width=METRIC_WIDTH,
+        show.metric("KV cache (tokens)", si(capacity.kv_tokens, ""),
+                    f"As the engine logs it at {capacity.max_model_len:,} tokens a request.")
+        st.metric("KV pool per GPU", gib(per_gpu), ahead, delta_color="off", delta_arrow="off", width=show.METRIC_WIDTH,
                   help=f"{capacity.num_blocks:,} blocks of {capacity.geometry.block_capacity_tokens:,} tokens.")
-        for fit in capacity.fits:
-            if fit.context_tokens == figures.AGENTIC_CONTEXT_TOKENS:
-                _metric("Sessions at 142k", str(fit.sessions), "Sessions of 142,016 tokens each that fit at once.")
-        _metric("KV per token", f"{capacity.bytes_per_token / 1e3:,.1f} kB", "Whole model, before replication.")
+        fit = figures.compared_fit(capacity)
+        show.metric(f"Sessions at {fit.context_tokens / 1e3:.0f}k", f"{fit.sessions:,}",
+                    f"Sessions of {fit.context_tokens:,} tokens each that fit at once.")
+        show.metric("KV per token", f"{capacity.bytes_per_token / 1e3:,.1f} kB", "Whole model, before replication.")
 
 
 def show_traffic_metrics(row: Row, resolved: Resolved) -> None:
@@ -240,14 +233,15 @@ def show_traffic_metrics(row: Row, resolved: Resolved) -> None:
     slo = resolved.scenario.slo
     cost = row.reports[0].cost
     with st.container(horizontal=True):
-        _metric("Prompt tokens reused", f"{results.median(row, results.HIT):.1%}",
-                f"An unlimited cache would reach {results.median(row, results.IDEAL):.1%}.")
-        _metric("Output", f"{results.median(row, results.OUTPUT):,.0f} tokens/s", "Of the whole replica.")
-        _metric("TTFT p95", verdict.seconds(results.median(row, results.TTFT_P95)), _goal(slo.ttft_s.get("p95")))
-        _metric("TPOT p95", f"{1e3 * results.median(row, results.TPOT_P95):,.1f} ms", _goal(slo.tpot_s.get("p95")))
-        _metric("Output, all in", f"${results.median(row, _ALL_IN):,.2f}/Mtok",
-                f"The whole bill of ${cost.usd_per_hour:,.2f} an hour on the output tokens alone.")
-        _metric("Binds", results.binding(row).replace("_", " "), "The resource with the largest share of the time.")
+        show.metric("Prompt tokens reused", f"{results.median(row, results.HIT):.1%}",
+                    f"An unlimited cache would reach {results.median(row, results.IDEAL):.1%}.")
+        show.metric("Output (tokens/s)", f"{results.median(row, results.OUTPUT):,.0f}", "Of the whole replica.")
+        show.metric("TTFT p95", verdict.seconds(results.median(row, results.TTFT_P95)), _goal(slo.ttft_s.get("p95")))
+        show.metric("TPOT p95", f"{1e3 * results.median(row, results.TPOT_P95):,.1f} ms", _goal(slo.tpot_s.get("p95")))
+        show.metric("$ per M output tokens", f"${results.median(row, _ALL_IN):,.2f}",
+                    f"The whole bill of ${cost.usd_per_hour:,.2f} an hour on the output tokens alone.")
+        show.metric("What binds", results.RESOURCE_TEXT[results.binding(row)],
+                    "The resource with the largest share of the time.")
 
 
 _ALL_IN: results.Pick = lambda r: r.cost.usd_per_mtok.output_all_in  # noqa: E731
@@ -257,15 +251,10 @@ def _goal(limit_s: float | None) -> str:
     return "No objective is set." if limit_s is None else f"The objective is {limit_s:g} s."
 
 
-def _metric(label: str, value: str, help_text: str) -> None:
-    st.metric(label, value, help=help_text, width=METRIC_WIDTH)
-
-
 def show_waterfall(resolved: Resolved) -> None:
     """The budget as a chart, and as text for copying."""
     budget = resolved.budget
-    st.plotly_chart(figures.hbm_waterfall(budget, resolved.capacity), key="waterfall", config=CHART_CONFIG,
-                    alt=figures.waterfall_alt(budget))
+    show.chart(figures.hbm_waterfall(budget, resolved.capacity), "waterfall", figures.waterfall_alt(budget))
     st.caption("Each bar takes from what the bars above it leave; whiskers are the ranges of measured and assumed "
                "figures. Hover for kind and source.")
     with st.expander("The budget as text"):
@@ -275,7 +264,7 @@ def show_waterfall(resolved: Resolved) -> None:
 def show_fits(resolved: Resolved) -> None:
     """What fits at each context length."""
     st.subheader("What fits, by context length")
-    st.table(fit_rows(resolved.capacity), hide_index=True, alt="Sessions and tokens that fit, by context length")
+    show.table(fit_rows(resolved.capacity), "Sessions and tokens that fit, by context length")
 
 
 def fit_rows(capacity: Capacity) -> list[dict[str, str]]:
@@ -290,9 +279,9 @@ def show_steps(resolved: Resolved) -> None:
     try:
         steps = why_fewer(resolved)
     except KvsimError as err:
-        show_error(err)
+        show.error(err)
         return
-    st.table(step_rows(steps), hide_index=True, alt="Live sessions that the pool holds, step by step")
+    show.table(step_rows(steps), "Live sessions that the pool holds, step by step")
 
 
 def step_rows(steps: Sequence[Step]) -> list[dict[str, str]]:
@@ -304,12 +293,11 @@ def show_ledger(entries: Sequence[LedgerEntry]) -> None:
     """Every figure behind the results, assumed ones first."""
     assumed = sum(e.kind == "assumed" for e in entries)
     with st.expander(f"Assumptions: {len(entries)} figures used, {assumed} of them assumed"):
-        st.dataframe([ledger_row(e) for e in entries], hide_index=True, alt="Figures used, assumed first")
+        show.grid([ledger_row(e) for e in entries], "Figures used, assumed first")
 
 
-def ledger_row(entry: LedgerEntry) -> dict[str, Any]:
+def ledger_row(entry: LedgerEntry) -> dict[str, str]:
     """One figure of the ledger as a row."""
     span = f"{entry.low:,g} to {entry.high:,g}" if entry.high > entry.low else ""
-    row = {"Kind": entry.kind, "Figure": entry.name, "Value": f"{entry.value:,g}", "Unit": entry.unit, "Range": span,
-           "Source": entry.source, "Why": entry.why}
-    return cast("dict[str, Any]", row)
+    return {"Kind": entry.kind, "Figure": entry.name, "Value": f"{entry.value:,g}", "Unit": entry.unit, "Range": span,
+            "Source": entry.source, "Why": entry.why}

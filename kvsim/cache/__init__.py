@@ -1,0 +1,1 @@
+"""What holds cached blocks: the pool, the index of prefixes, eviction and tiers."""

@@ -1,0 +1,1 @@
+"""From measured runs of an engine to coefficients of the step-time model."""
