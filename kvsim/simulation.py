@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kvsim.engine import reference
+from kvsim.engine import core, reference
 from kvsim.engine.types import EngineConfig, EngineRun, Progress, RunTotals
 from kvsim.errors import Problem, ScenarioError, SimulationError
 from kvsim.profiles.hardware import ApiPriceProfile
@@ -48,7 +48,7 @@ class EngineFunction(Protocol):
         ...
 
 
-ENGINES: Mapping[str, EngineFunction] = MappingProxyType({"core": reference.run, "reference": reference.run})
+ENGINES: Mapping[str, EngineFunction] = MappingProxyType({"core": core.run, "reference": reference.run})
 """Engines by ``engine.fidelity``: the fast one and the executable specification."""
 
 SECONDS_PER_HOUR = 3600.0
