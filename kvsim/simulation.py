@@ -11,19 +11,20 @@ from typing import Any, Protocol
 import numpy as np
 
 from kvsim.engine import core, reference
-from kvsim.engine.types import EngineConfig, EngineRun, Progress, RunTotals
+from kvsim.engine.types import EngineConfig, EngineRun, Progress
 from kvsim.errors import Problem, ScenarioError, SimulationError
 from kvsim.profiles.hardware import ApiPriceProfile
 from kvsim.profiles.store import ProfileStore, default_store
 from kvsim.report.cost import Cost, Sales, cost, gpu_usd_per_hour
 from kvsim.report.ledger import ledger_of
-from kvsim.report.limits import limits
+from kvsim.report.limits import StepSplit, limits
 from kvsim.report.metrics import (
     billed_tokens,
     count_refused,
     good_requests_per_s,
     hit_rate,
     latency,
+    recomputed_frac,
     throughput,
     window_of,
     within_slo,
@@ -31,7 +32,7 @@ from kvsim.report.metrics import (
 from kvsim.report.report import Report, RunInfo
 from kvsim.resolve import Resolved, resolve
 from kvsim.scenario import Scenario, load_scenario, naming
-from kvsim.steptime.base import LinearStepTime, StepBatch, StepTimeModel
+from kvsim.steptime.base import LinearStepTime, StepBatch, StepTimeModel, step_s
 from kvsim.steptime.roofline import RooflineStepTime, build_step_time
 from kvsim.traffic import build_workload
 from kvsim.workload.ideal import ideal_cached_tokens
@@ -119,18 +120,25 @@ class _Outcome:
         self.resolved, self.workload, self.model, self.run, self.store = resolved, workload, model, run, store
         self.scenario = resolved.scenario
         self.window = window_of(run, warm_from_s(workload, run), workload.until_s)
+        order = np.argsort(run.records.arrival_s, kind="stable")
+        arrived = order[np.isfinite(run.records.arrival_s[order])]
+        self.ideal = ideal_cached_tokens(workload.requests, arrived)
 
-    def ideal(self) -> Any:
-        order = np.argsort(self.run.records.arrival_s, kind="stable")
-        arrived = order[np.isfinite(self.run.records.arrival_s[order])]
-        return ideal_cached_tokens(self.workload.requests, arrived)
+    def step_split(self) -> StepSplit:
+        batch, context = mean_step(self.run)
+        decode = StepBatch(0, 0, 0, 0, batch.decode_seqs)
+        whole_s, decode_s = step_s(self.model, batch, context), step_s(self.model, decode, context)
+        prefill_frac = 1.0 - decode_s / whole_s if batch.decode_seqs else 1.0
+        prefill = StepBatch(batch.prefill_tokens, batch.prefill_chunks, batch.prefill_pairs,
+                            batch.prefill_context_tokens, 0)
+        return StepSplit(prefill_frac, recomputed_frac(self.run.records, self.ideal, self.window),
+                         self._shares(prefill, 0), self._shares(decode, context))
 
-    def step_shares(self) -> dict[str, float]:
+    def _shares(self, batch: StepBatch, context: int) -> dict[str, float]:
         if not isinstance(self.model, RooflineStepTime):
             return {"compute": 1.0}
-        batch, context = mean_step(self.run.totals, self.run)
-        shares = self.model.shares(batch, context)
-        return {k: v / max(sum(shares.values()), 1e-300) for k, v in shares.items()}
+        seconds = self.model.shares(batch, context)
+        return {k: v / max(sum(seconds.values()), 1e-300) for k, v in seconds.items()}
 
     def cost(self) -> Cost:
         records = self.run.records
@@ -155,10 +163,10 @@ def warm_from_s(workload: Workload, run: EngineRun) -> float:
     return max(workload.measure_from_s, float(ends.max()) if len(ends) else 0.0)
 
 
-def mean_step(totals: RunTotals, run: EngineRun) -> tuple[StepBatch, int]:
+def mean_step(run: EngineRun) -> tuple[StepBatch, int]:
     """An average step of a run and its decoders' context, for saying what its steps spend their time on."""
+    totals, records = run.totals, run.records
     steps = max(totals.steps, 1)
-    records = run.records
     computed = records.prompt_tokens - records.cached_tokens
     prefill = round(totals.prefill_tokens_computed / steps)
     seqs = round(totals.decode_tokens / steps)
@@ -205,13 +213,13 @@ def _report(outcome: _Outcome, began: float) -> Report:
     return Report(
         name=scenario.name,
         throughput=throughput(run.records, window, scenario.hardware.num_gpus),
-        hit_rate=hit_rate(run.records, window, outcome.ideal()),
+        hit_rate=hit_rate(run.records, window, outcome.ideal),
         latency=latency(run.records, window),
         capacity=outcome.resolved.capacity,
         cost=outcome.cost(),
         goodput_requests_per_s=good_requests_per_s(run.records, window, scenario.slo.model_dump()),
         preemptions=run.totals.preemptions,
-        limits=limits(run, window, outcome.step_shares(), outcome.resolved.engine),
+        limits=limits(run, window, outcome.step_split(), outcome.resolved.engine),
         run=_run_info(outcome, began),
         ledger=ledger_of(outcome.resolved.profiles),
         scenario=scenario.to_dict(),

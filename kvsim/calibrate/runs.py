@@ -41,8 +41,8 @@ class MeasuredEngine:
 class LoopSpec:
     """A closed loop: clients that play sessions one after the other, each of several turns without think time.
 
-    A turn's prompt is all of its session so far plus ``growth`` new tokens; the first has ``first`` tokens, of which the
-    leading ``shared`` are common to all sessions. Every answer has ``out`` tokens.
+    A turn's prompt is all of its session so far plus ``growth`` new tokens; the first has ``first`` tokens, of which
+    the leading ``shared`` are common to all sessions. Every answer has ``out`` tokens.
     """
 
     concurrency: int

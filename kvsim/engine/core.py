@@ -273,8 +273,9 @@ class _Core:
         if self.is_listed or self.late or self.room_tokens < 0:
             self._walk_listed(step)
             return
-        begun = decoders.count_beginning(step)
-        need = begun + sum([self.cache.chunk_blocks(seq, self._chunk_end(seq)) for seq in self.prefills])
+        need = begun = decoders.count_beginning(step)
+        for seq in self.prefills:
+            need += self.cache.chunk_blocks(seq, self._chunk_end(seq))
         if need > self.cache.pool.num_free:
             self._walk([*decoders.beginning(step, [*self.running.values()]), *self.prefills], step)
             return

@@ -132,7 +132,8 @@ class SequenceCache:
         length = hit.length
         seq.held = [index.hold(found) for index, found in zip(self._indexes, hit.found, strict=True)]
         seq.tail, seq.computed_tokens = length, end_tokens
-        self._checkpoints.hold(hit.states)
+        if hit.states:
+            self._checkpoints.hold(hit.states)
         required = -(-end_tokens // self._block_tokens)
         self.pool.take((required - length) * self.num_groups + self.moving_groups + self._resident)
         if self.moving_groups:
@@ -150,7 +151,8 @@ class SequenceCache:
         seq.computed_tokens = end_tokens
         if self.moving_groups:
             self.name_state(seq, end_tokens)
-        self._settle_shared(seq)
+        if seq.opened:
+            self._settle_shared(seq)
 
     def chunk_blocks(self, seq: Sequence, end_tokens: int) -> int:
         """Blocks that a chunk up to `end_tokens` needs beyond those that the sequence has."""
@@ -253,7 +255,8 @@ class SequenceCache:
                     self._settle([chain])
                 self._open.setdefault(chain, []).append(seq)
                 seq.opened.append(chain)
-        self._settle_shared(seq)
+        if seq.opened:
+            self._settle_shared(seq)
 
     def _close_chains(self, seq: Sequence) -> None:
         for chain in seq.opened:
@@ -266,8 +269,9 @@ class SequenceCache:
 
     def _settle_shared(self, seq: Sequence) -> None:
         """Keep the order in which several writers of a chain made their blocks findable."""
-        if seq.opened:
-            self._settle([chain for chain in seq.opened if len(self._open[chain]) > 1])
+        shared = [chain for chain in seq.opened if len(self._open[chain]) > 1]
+        if shared:
+            self._settle(shared)
 
     def _settle(self, chains: list[int]) -> None:
         """Make findable what the writers of chains have filled since; who is ahead of another did it first.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.engine.types import EngineConfig, EngineRun
+from kvsim.engine.types import REFUSED, EngineConfig, EngineRun
 from kvsim.report.metrics import Window
 
 RESOURCES = ("hbm_bandwidth", "compute", "collectives", "kv_capacity", "transfer", "host", "queue")
@@ -34,7 +35,27 @@ class Limits:
     shares: Shares
 
 
-def limits(run: EngineRun, window: Window, step_shares: dict[str, float], config: EngineConfig) -> Limits:
+@dataclass(frozen=True, slots=True)
+class StepSplit:
+    """How the time of a run's steps divides.
+
+    Attributes
+    ----------
+    prefill_frac : float
+        Share of it that prefill adds.
+    recomputed_frac : float
+        Share of the prefilled tokens that an infinite cache would have held.
+    prefill, decode : mapping of str to float
+        Shares of ``hbm_bandwidth, compute, collectives, host`` in each part; each sums to 1.
+    """
+
+    prefill_frac: float
+    recomputed_frac: float
+    prefill: Mapping[str, float]
+    decode: Mapping[str, float]
+
+
+def limits(run: EngineRun, window: Window, split: StepSplit, config: EngineConfig) -> Limits:
     """Shares of the window by what held the engine back.
 
     Parameters
@@ -43,23 +64,26 @@ def limits(run: EngineRun, window: Window, step_shares: dict[str, float], config
         Its timeline says when requests waited.
     window : Window
         Measured part.
-    step_shares : dict of str to float
-        How the time of the run's steps divides over ``hbm_bandwidth, compute, collectives, host``; sums to 1.
+    split : StepSplit
+        What the steps spend their time on.
     config : EngineConfig
         The engine's pool and limits.
 
     Notes
     -----
-    Time is ``queue`` while requests wait and all ``max_num_seqs`` slots are taken, ``kv_capacity`` while they
-    wait and the pool's free blocks (cached ones included) do not hold the whole prompt of the first of them. The rest
-    of the busy time is divided as the steps' time is, also while requests wait for a share of the token budget.
-    A prompt that is found in blocks that others hold needs fewer blocks than is assumed here; a run that recomputes
-    prompts for want of cache shows it as ``kv_capacity`` only while something waits.
+    ``kv_capacity`` is what a larger cache would give back: the time in which requests wait for blocks, and the time in
+    which prompts are computed again that an infinite cache would have held. Requests wait for blocks while the pool's
+    free ones (cached ones included) do not hold the whole prompt of the first in line; a prompt found in blocks that
+    others hold needs fewer than is assumed here. Waiting for one of ``max_num_seqs`` slots is ``queue``. The
+    rest of the busy time is divided as the steps' time is, also while requests wait for a share of the token budget.
     """
     blocked, queued, busy = _waiting_shares(run, window, config)
     rest = max(busy - blocked - queued, 0.0)
-    parts = {name: rest * step_shares.get(name, 0.0) for name in ("hbm_bandwidth", "compute", "collectives", "host")}
-    shares = Shares(**parts, kv_capacity=blocked, transfer=0.0, queue=queued)
+    fresh = rest * split.prefill_frac * (1.0 - split.recomputed_frac)
+    again, decode = rest * split.prefill_frac - fresh, rest * (1.0 - split.prefill_frac)
+    parts = {name: fresh * split.prefill.get(name, 0.0) + decode * split.decode.get(name, 0.0)
+             for name in ("hbm_bandwidth", "compute", "collectives", "host")}
+    shares = Shares(**parts, kv_capacity=blocked + again, transfer=0.0, queue=queued)
     named = {name: getattr(shares, name) for name in RESOURCES}
     largest = max(named, key=lambda name: named[name])
     return Limits(largest if named[largest] > 1.0 - busy else "idle", shares)
@@ -86,9 +110,11 @@ def _blocks_of_first_waiting(run: EngineRun, config: EngineConfig) -> NDArray[np
 
     inf where all have been admitted once: what waits then was preempted for want of blocks.
     """
-    order = np.argsort(run.records.arrival_s, kind="stable")
-    admitted = np.nan_to_num(run.records.admitted_s[order], nan=np.inf)
+    records = run.records
+    order = np.argsort(records.arrival_s, kind="stable")
+    left_queue = np.where(records.status == REFUSED, records.arrival_s, records.admitted_s)[order]
+    admitted = np.nan_to_num(left_queue, nan=np.inf)
     first = np.searchsorted(np.maximum.accumulate(admitted), run.timeline.time_s, side="right")
     attention_groups = 1 + config.extra_attention_groups
-    blocks = attention_groups * np.ceil(run.records.prompt_tokens[order] / config.block_tokens) + config.state_groups
+    blocks = attention_groups * np.ceil(records.prompt_tokens[order] / config.block_tokens) + config.state_groups
     return np.append(blocks, np.inf)[first]

@@ -156,6 +156,14 @@ def hit_rate(records: RunRecords, window: Window, ideal_tokens: NDArray[np.int64
     return HitRate(total, ideal, TierShares(hbm=total - external, dram=external))
 
 
+def recomputed_frac(records: RunRecords, ideal_tokens: NDArray[np.int64], window: Window) -> float:
+    """Share of the window's computed prompt tokens that an infinite cache would have held, 0 to 1."""
+    held = window.holds(records.first_token_s)
+    computed = float((records.prompt_tokens - records.cached_tokens)[held].sum())
+    lost = float(np.maximum(ideal_tokens - records.cached_tokens, 0)[held].sum())
+    return min(lost / computed, 1.0) if computed else 0.0
+
+
 def latency(records: RunRecords, window: Window) -> Latency:
     """Latencies of what happened in the window: TTFT of first tokens, the others of finished requests."""
     started = window.holds(records.first_token_s)

@@ -31,7 +31,8 @@ class Arrivals:
     Notes
     -----
     Ties in time are broken by row number, or (`Workload.ties_by_finish`) by who was let in first. The heap holds
-    times in a clock that never shifts; an idle cap moves the whole future by adding to ``_shift``, which stays exactly 0.0 when no cap is set.
+    times in a clock that never shifts; an idle cap moves the whole future by adding to ``_shift``, which stays
+    exactly 0.0 when no cap is set.
     """
 
     def __init__(self, workload: Workload) -> None:

