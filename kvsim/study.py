@@ -62,7 +62,7 @@ def run_study(scenario: Scenario, progress: StudyProgress | None = None) -> Stud
         return StudyResult(resolved, rows, ())
     rows = tuple(Row(c, tuple(_simulate(scenario.at(c, scenario.seed + k), progress)
                               for k in range(study.replications))) for c in study.concurrency)
-    return StudyResult(resolved, rows, why_fewer(resolved))
+    return StudyResult(resolved, rows, why_fewer(resolved) if scenario.workload.fixed is None else ())
 
 
 def run_text(result: StudyResult) -> str:

@@ -19,6 +19,8 @@ from kvsim.dashboard.choices import (
 from kvsim.profiles.store import ProfileStore, default_store
 
 Options = dict[str, tuple[Any, ...]]
+DEFAULT = "default"
+"""Shown where nothing is chosen, so that the model's or the engine profile's own value holds."""
 
 
 def sidebar() -> Choices:
@@ -127,7 +129,7 @@ def api_note(choices: Choices, store: ProfileStore) -> str:
 
 
 def _select(key: str, label: str, listed: Options, help_text: str | None = None) -> None:
-    st.selectbox(label, listed[key], key=key, help=help_text, format_func=_shown)
+    st.selectbox(label, listed[key], key=key, help=help_text, format_func=_shown, placeholder=DEFAULT)
 
 
 def _whole(key: str, label: str, step: int) -> None:
@@ -137,5 +139,5 @@ def _whole(key: str, label: str, step: int) -> None:
 
 def _shown(option: Any) -> str:
     if option is None:
-        return "default"
+        return DEFAULT
     return f"{option:,}" if isinstance(option, int) else str(option)

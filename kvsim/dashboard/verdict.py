@@ -91,12 +91,12 @@ def verdict(resolved: Resolved, rows: Sequence[Row], live: int, api: ApiPricePro
 
 
 def usd(value: float) -> str:
-    r"""Dollars as Markdown that is not taken for a formula.
+    r"""Dollars as Markdown that is not taken for a formula; a dash where they are not known.
 
     >>> usd(-3.5)
     '−\\$3.50'
     """
-    return f"{'−' if value < 0 else ''}\\${abs(value):,.2f}"
+    return "–" if math.isnan(value) else f"{'−' if value < 0 else ''}\\${abs(value):,.2f}"
 
 
 def seconds(value: float) -> str:

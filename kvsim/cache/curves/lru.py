@@ -90,7 +90,7 @@ def lru_reuses(paths: Paths, order: Ints) -> Reuses:
     last_used = [0] * len(order)
     stacks: list[list[tuple[int, int]]] = [[] for _ in paths.depth]
     found: list[tuple[int, int, int, int, int]] = []
-    total = 0
+    total = 0  # distinct blocks; those in hand count as used most recently, so that only new ones change it
     for place, row in enumerate(order.tolist()):
         for k in range(paths.offsets[row], paths.offsets[row + 1]):
             chain, end = paths.chain[k], paths.end[k]
@@ -104,13 +104,11 @@ def lru_reuses(paths: Paths, order: Ints) -> Reuses:
                 last_used[stamp] -= length
                 last_used[place] += length
                 at += length
-                total -= length
                 if high <= end:
                     stack.pop()
-            last_used[place] += max(end - at, 0)
+            total += end - at
+            last_used[place] += end - at
             stack.append((end, place))
-            # Blocks in hand count as used by nobody until the request is through, so `reach` must not miss them.
-            total += end - paths.depth[chain]
         used.add(place, last_used[place])
     columns = np.array(found, np.int64).reshape(-1, 5).T
     return Reuses(*columns)

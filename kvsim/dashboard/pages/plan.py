@@ -83,6 +83,7 @@ def show_plan(choices: Choices, resolved: Resolved) -> None:
     try:
         rows = simulate_points(choices, resolved, slots.progress, curve)
     except KvsimError as err:
+        slots.progress.empty()
         slots.verdict.info(f"{verdict.capacity_sentence(resolved)}. The traffic was not simulated.",
                            icon=":material/memory:")
         with curve.container():
@@ -175,14 +176,14 @@ def point_row(row: Row) -> dict[str, Any]:
         "Hit rate (%)": round(100 * results.median(row, results.HIT), 1),
         "Ideal (%)": round(100 * results.median(row, results.IDEAL), 1),
         "Output (tokens/s)": middle(results.OUTPUT, 1),
+        "Binds": results.RESOURCE_TEXT[results.binding(row)],
+        "Contribution ($/node-h)": middle(results.CONTRIBUTION, 2),
+        "TTFT p95 (s)": middle(results.TTFT_P95, 2),
         "All tokens (tokens/s/GPU)": middle(lambda r: r.throughput.total_tokens_per_s_per_gpu, 0),
         "TTFT p50 (s)": middle(lambda r: r.latency.ttft_s.p50, 2),
-        "TTFT p95 (s)": middle(results.TTFT_P95, 2),
         "TPOT p50 (ms)": round(1e3 * results.median(row, lambda r: r.latency.tpot_s.p50), 1),
         "Blended ($/Mtok)": middle(lambda r: r.cost.usd_per_mtok.blended, 3),
         "Output, all in ($/Mtok)": middle(lambda r: r.cost.usd_per_mtok.output_all_in, 2),
-        "Contribution ($/node-h)": middle(results.CONTRIBUTION, 2),
-        "Binds": results.binding(row),
         "Requests measured": sum(r.run.num_requests for r in row.reports),
         "Refused": sum(r.run.num_refused for r in row.reports),
         "Preemptions": sum(r.preemptions for r in row.reports),
@@ -240,6 +241,8 @@ def show_traffic_metrics(row: Row, resolved: Resolved) -> None:
         show.metric("TPOT p95", f"{1e3 * results.median(row, results.TPOT_P95):,.1f} ms", _goal(slo.tpot_s.get("p95")))
         show.metric("$ per M output tokens", f"${results.median(row, _ALL_IN):,.2f}",
                     f"The whole bill of ${cost.usd_per_hour:,.2f} an hour on the output tokens alone.")
+        show.metric("Contribution ($/node-h)", verdict.usd(results.median(row, results.CONTRIBUTION)).replace("\\", ""),
+                    "Revenue of the requests inside the SLO less the hardware's price.")
         show.metric("What binds", results.RESOURCE_TEXT[results.binding(row)],
                     "The resource with the largest share of the time.")
 
