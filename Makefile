@@ -73,7 +73,7 @@ bench: $(VENV)/full.stamp
 	done
 
 app: $(VENV)/full.stamp
-	@$(BIN)/streamlit run app.py --browser.gatherUsageStats false
+	@$(BIN)/kvsim app
 
 # Resolved in empty environments, so that nothing of this one leaks into the pins; the core lock is a part of the full one.
 define REQUIREMENTS

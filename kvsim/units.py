@@ -125,7 +125,7 @@ def si(value: float, unit: str) -> str:
     >>> si(3_249_215, "tokens")
     '3.25M tokens'
     """
-    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= factor:
             return f"{value / factor:.3g}{prefix} {unit}".rstrip()
     return f"{value:.3g} {unit}".rstrip()

@@ -32,8 +32,9 @@ PRIOR_WIDTH: Mapping[str, float] = MappingProxyType({
 host's CPU and on an engine's Python, narrow for kernels with published timings."""
 
 BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {name: (0.1, 20.0) if width >= 0.5 else (0.4, 3.0) for name, width in PRIOR_WIDTH.items()})
-"""Least and largest coefficient; the GPU's peaks bound it further."""
+    {"eager": (0.1, 20.0)} | {name: (0.3, 3.0) for name in PRIOR_WIDTH if name != "eager"})
+"""Least and largest coefficient; the GPU's peaks bound it further. The ranges that engine profiles state for the host's
+terms lie within; only what the host needs to launch eagerly depends on code and CPU by more."""
 
 STEP_SPREAD = 0.03
 """Relative spread of a step's duration that no coefficient explains."""

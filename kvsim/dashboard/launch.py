@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,7 +23,7 @@ def launch(port: int) -> int:
     Returns
     -------
     int
-        Exit code of the server; 0 when it was stopped from the keyboard.
+        Exit code of the server; 0 when it was stopped, 1 when the port is taken.
 
     Raises
     ------
@@ -36,24 +34,27 @@ def launch(port: int) -> int:
     if missing:
         raise KvsimError("the dashboard cannot start", [
             Problem("kvsim app", name, "", "the package's extra: pip install 'kvsim[dashboard]'") for name in missing])
+    from streamlit.web.cli import main
+
+    # In this process, not in one below it, so that whatever stops this one stops the server.
     try:
-        return subprocess.run(command(port), check=False).returncode
-    except KeyboardInterrupt:
-        return 0
+        main(arguments(port), standalone_mode=False)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
+    return 0
 
 
-def command(port: int) -> list[str]:
-    """The server's command line.
+def arguments(port: int) -> list[str]:
+    """What Streamlit is called with.
 
     Examples
     --------
-    >>> command(8501)[1:4]
-    ['-m', 'streamlit', 'run']
+    >>> arguments(8501)[2:]
+    ['--server.port=8501', '--server.address=127.0.0.1', ...]
     """
     return [
-        sys.executable, "-m", "streamlit", "run", str(script()), f"--server.port={port}",
-        f"--server.address={ADDRESS}", "--server.headless=true", "--server.fileWatcherType=none",
-        "--browser.gatherUsageStats=false", "--client.showSidebarNavigation=false",
+        "run", str(script()), f"--server.port={port}", f"--server.address={ADDRESS}", "--server.headless=true",
+        "--server.fileWatcherType=none", "--browser.gatherUsageStats=false", "--client.showSidebarNavigation=false",
         "--client.toolbarMode=viewer",
     ]
 

@@ -17,7 +17,7 @@ from kvsim.engine.core_decoders import Decoders
 from kvsim.engine.core_records import Columns, FcfsWaiting, PriorityWaiting, Rank, TimelineColumns, Waiting
 from kvsim.engine.core_sequence import LAST, Hit, Sequence, SequenceCache, StepCount
 from kvsim.engine.reference import check_config, check_times, max_blocks
-from kvsim.engine.types import FINISHED, REFUSED, EngineConfig, EngineRun, Progress, RunTotals
+from kvsim.engine.types import FINISHED, REFUSED, EngineConfig, EngineRun, Progress, RunRecords, RunTotals
 from kvsim.errors import SimulationError
 from kvsim.steptime.base import StepTimeModel
 from kvsim.workload.arrivals import Arrivals
@@ -83,6 +83,7 @@ class _Core:
         self.priority: list[int] = self.requests.priority.tolist()
         self.is_fcfs = config.policy == "fcfs"
         self.waiting: Waiting = FcfsWaiting() if self.is_fcfs else PriorityWaiting()
+        self.queue = self.waiting.items
         self.running: dict[int, Sequence] = {}
         self.prefills: list[Sequence] = []
         self.fresh: list[Sequence] = []
@@ -106,7 +107,7 @@ class _Core:
                     self._step()
             elif self.decoders.num:
                 self._jump()
-            elif self.waiting:
+            elif self.queue:
                 self._step()
             else:
                 wake_s = self.arrivals.wake_s(clock.now_s)
@@ -127,7 +128,7 @@ class _Core:
                     self.columns.refusals[row] = reason
                     self._leave(row, arrivals.arrival_s[row])
                 else:
-                    if not self.is_fcfs or not self.waiting:
+                    if not self.is_fcfs or not self.queue:
                         self.blocked = False
                     self.waiting.add(row, self._rank(row))
             at_s = arrivals.next_s()
@@ -149,7 +150,7 @@ class _Core:
     def _may_admit(self) -> bool:
         """Whether the head of the queue is worth a look in the next step."""
         config = self.config
-        return (not self.blocked and len(self.waiting) > 0 and len(self.running) < config.max_num_seqs
+        return (not self.blocked and bool(self.queue) and len(self.running) < config.max_num_seqs
                 and self.decoders.num < config.max_num_batched_tokens)
 
     def _jump(self) -> None:
@@ -161,7 +162,7 @@ class _Core:
             steps = min(steps, decoders.num_quiet(done, self.names_decode_states))
         else:
             steps = decoders.num_fitting(done, steps, self.cache.pool.num_free)
-        if not steps or decoders.num > self.config.max_num_batched_tokens or (self.fresh and self.waiting):
+        if not steps or decoders.num > self.config.max_num_batched_tokens or (self.fresh and self.queue):
             self._step()
             return
         if self.fresh:
@@ -187,7 +188,7 @@ class _Core:
         """Whether a request that arrives now could be admitted in the step after."""
         config = self.config
         return (len(self.running) < config.max_num_seqs and self.decoders.num < config.max_num_batched_tokens
-                and (not self.is_fcfs or not self.waiting))
+                and (not self.is_fcfs or not self.queue))
 
     def _run_chunks(self, seq: Sequence) -> int:
         """Make steps in which one sequence prefills on, the others decode, and nothing else happens; how many."""
@@ -230,7 +231,7 @@ class _Core:
         if self.cache.moving_groups:
             tokens = self._clip(seq, seq.computed_tokens, tokens)
         if tokens == left or (tokens < room and len(self.running) < self.config.max_num_seqs
-                              and (self.waiting or self.arrivals.next_s() <= self.clock.now_s)):
+                              and (self.queue or self.arrivals.next_s() <= self.clock.now_s)):
             return 0
         return tokens
 
@@ -257,7 +258,7 @@ class _Core:
         count.cursor = LAST
         admitted = not self.preempted and self._schedule_waiting()
         if not self.chunks and decoders.num == len(self.starved):
-            raise SimulationError(f"nothing can be scheduled at {self.clock.now_s} s with {len(self.waiting)} waiting "
+            raise SimulationError(f"nothing can be scheduled at {self.clock.now_s} s with {len(self.queue)} waiting "
                                   f"and {len(self.running)} running requests")
         if self.preempted or admitted:
             self._note_state()
@@ -398,8 +399,8 @@ class _Core:
 
     def _schedule_waiting(self) -> bool:
         """Admit from the head of the queue until something does not fit; nobody overtakes. Whether anybody was."""
-        cache, waiting, admitted = self.cache, self.waiting, False
-        while self.room_tokens > 0 and waiting and len(self.running) < self.config.max_num_seqs and not self.blocked:
+        cache, queue, admitted = self.cache, self.queue, False
+        while self.room_tokens > 0 and queue and len(self.running) < self.config.max_num_seqs and not self.blocked:
             seq = self._head()
             hit = cache.lookup(seq)
             start = hit.length * self.config.block_tokens
@@ -414,7 +415,7 @@ class _Core:
             if cache.need_blocks(seq, hit) > cache.pool.num_free:
                 self.blocked = not cache.is_contended(seq)
                 break
-            waiting.pop()
+            self.waiting.pop()
             self._admit(seq, hit, start, tokens)
             admitted = True
         return admitted
@@ -542,7 +543,7 @@ class _Core:
     def _note_state(self) -> None:
         """A row of the timeline."""
         pool = self.cache.pool
-        self.timeline.note(self.clock.now_s, (len(self.running), len(self.waiting), pool.num_blocks - pool.num_free,
+        self.timeline.note(self.clock.now_s, (len(self.running), len(self.queue), pool.num_blocks - pool.num_free,
                                               pool.num_free - pool.num_nameless))
 
     def _result(self) -> EngineRun:
@@ -551,10 +552,21 @@ class _Core:
             self.columns.output_tokens[seq.row] = done if seq.decoding else seq.generated_tokens
         for seq in self.waiting.preempted():
             self.columns.output_tokens[seq.row] = seq.generated_tokens
-        self.cache.pool.check()
+        self.cache.pool.check(None if self.running else 0)
         records = self.columns.records(self.arrivals.arrival_s)
         check_times(records)
+        self._check_tokens(records)
         return EngineRun(records, self._totals(), self.timeline.timeline())
+
+    def _check_tokens(self, records: RunRecords) -> None:
+        """Every token of a finished request was found or computed, its last one excepted."""
+        if self.running or self.queue or records.preemptions.any():
+            return
+        ended = records.status == FINISHED
+        asked = int((records.prompt_tokens + records.output_tokens - 1)[ended].sum())
+        made = self.hit_tokens + self.prefill_tokens + self.decode_tokens
+        if asked != made:
+            raise SimulationError(f"{asked} tokens were asked for, {made} were found or computed")
 
     def _totals(self) -> RunTotals:
         pool = self.cache.pool

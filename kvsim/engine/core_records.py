@@ -6,6 +6,7 @@ import heapq
 import math
 from array import array
 from collections import deque
+from collections.abc import Sized
 from typing import Protocol
 
 import numpy as np
@@ -19,9 +20,12 @@ Rank = tuple[int, float, str, int]
 
 
 class Waiting(Protocol):
-    """Requests that wait, as rows until they have been at the head for the first time."""
+    """Requests that wait, as rows until they have been at the head for the first time; `items` are all of them."""
 
-    def __len__(self) -> int: ...
+    @property
+    def items(self) -> Sized:
+        """The container, in no particular order, for its length."""
+        ...
 
     def add(self, row: int, rank: Rank) -> None:
         """A request arrives."""
@@ -52,70 +56,64 @@ class FcfsWaiting:
     """In order of arrival; preempted requests return to the front."""
 
     def __init__(self) -> None:
-        self._queue: deque[Sequence | int] = deque()
-
-    def __len__(self) -> int:
-        return len(self._queue)
+        self.items: deque[Sequence | int] = deque()
 
     def add(self, row: int, rank: Rank) -> None:
         """A request arrives."""
         del rank
-        self._queue.append(row)
+        self.items.append(row)
 
     def put_back(self, seq: Sequence, rank: Rank) -> None:
         """A preempted request returns."""
         del rank
-        self._queue.appendleft(seq)
+        self.items.appendleft(seq)
 
     def first(self) -> Sequence | int:
         """The head of the queue."""
-        return self._queue[0]
+        return self.items[0]
 
     def replace_first(self, seq: Sequence) -> None:
         """Put the sequence in place of its row at the head."""
-        self._queue[0] = seq
+        self.items[0] = seq
 
     def pop(self) -> None:
         """Remove the head."""
-        self._queue.popleft()
+        self.items.popleft()
 
     def preempted(self) -> list[Sequence]:
         """Those that have been a sequence already."""
-        return [item for item in self._queue if isinstance(item, Sequence)]
+        return [item for item in self.items if isinstance(item, Sequence)]
 
 
 class PriorityWaiting:
     """By (priority, arrival time, name); there is no front to return to."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[Rank, Sequence | int]] = []
-
-    def __len__(self) -> int:
-        return len(self._heap)
+        self.items: list[tuple[Rank, Sequence | int]] = []
 
     def add(self, row: int, rank: Rank) -> None:
         """A request arrives."""
-        heapq.heappush(self._heap, (rank, row))
+        heapq.heappush(self.items, (rank, row))
 
     def put_back(self, seq: Sequence, rank: Rank) -> None:
         """A preempted request returns."""
-        heapq.heappush(self._heap, (rank, seq))
+        heapq.heappush(self.items, (rank, seq))
 
     def first(self) -> Sequence | int:
         """The head of the queue."""
-        return self._heap[0][1]
+        return self.items[0][1]
 
     def replace_first(self, seq: Sequence) -> None:
         """Put the sequence in place of its row at the head."""
-        self._heap[0] = (self._heap[0][0], seq)
+        self.items[0] = (self.items[0][0], seq)
 
     def pop(self) -> None:
         """Remove the head."""
-        heapq.heappop(self._heap)
+        heapq.heappop(self.items)
 
     def preempted(self) -> list[Sequence]:
         """Those that have been a sequence already."""
-        return [item for _, item in self._heap if isinstance(item, Sequence)]
+        return [item for _, item in self.items if isinstance(item, Sequence)]
 
 
 class Columns:

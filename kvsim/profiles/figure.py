@@ -39,11 +39,11 @@ class Figure(Strict):
         if self.unit not in UNITS:
             raise ValueError(f"unknown unit {self.unit!r}; accepted: one of {', '.join(UNITS)}")
         if not math.isfinite(self.value) or self.value < 0:
-            raise ValueError(f"value {self.value} must be finite and not negative")
+            raise ValueError(f"value {self.value:g}; accepted: a finite number that is not negative")
         if self.kind == "assumed" and (not self.why or self.range is None):
-            raise ValueError("an assumed figure needs 'why' and 'range: [low, high]'")
+            raise ValueError("kind 'assumed' alone; accepted: 'why' and 'range: [low, high]' beside it")
         if self.range is not None and not self.range[0] <= self.value <= self.range[1]:
-            raise ValueError(f"value {self.value} lies outside its range {list(self.range)}")
+            raise ValueError(f"value {self.value:g}; accepted: one inside the range {list(self.range)}")
         return self
 
     @property

@@ -6,10 +6,12 @@ pieces, shares and floor. No coefficient can make a kernel faster than the GPU's
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from kvsim.profiles.calibration import CalibrationProfile, CalibrationUse
 from kvsim.steptime.rates import Rate
 from kvsim.steptime.roofline import RooflineStepTime, Scan
 from kvsim.steptime.work import ExpertWork
@@ -124,6 +126,32 @@ def with_alike_experts(model: RooflineStepTime) -> RooflineStepTime:
         return model
     alike = AlikeExperts(*(getattr(experts, f.name) for f in fields(ExpertWork)))
     return _rebuilt(model, work=replace(model.work, experts=alike))
+
+
+def physics_digest(model: RooflineStepTime) -> str:
+    """Digest, as 16 hex digits, of the coefficients that `calibrated` multiplies (amounts of work left out)."""
+    return hashlib.sha256(repr((model.rates, model.scans, model.host)).encode()).hexdigest()[:16]
+
+
+def with_calibration(model: RooflineStepTime, calibration: CalibrationProfile, use: CalibrationUse) -> RooflineStepTime:
+    """The physics model with a calibration on it.
+
+    Parameters
+    ----------
+    model : RooflineStepTime
+        Step time from physics.
+    calibration : CalibrationProfile
+        Measured multipliers.
+    use : CalibrationUse
+        What it is applied to; its ``physics_digest`` is `physics_digest` of `model`.
+
+    Raises
+    ------
+    ProfileError
+        The calibration is for something else.
+    """
+    calibration.require(use)
+    return calibrated(model, Factors(**{str(name): figure.base for name, figure in calibration.factors.items()}))
 
 
 def _rebuilt(model: RooflineStepTime, **changes: Any) -> RooflineStepTime:

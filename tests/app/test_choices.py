@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsim.dashboard import choices as c
-from kvsim.memory.layout_check import layout_problems
 from kvsim.layout import Layout
+from kvsim.memory.layout_check import layout_problems
 from kvsim.profiles.store import default_store
 from kvsim.resolve import resolve
 from kvsim.scenario import load_scenario
@@ -25,7 +25,8 @@ def test_default_is_the_reference_scenario_but_for_length() -> None:
     assert resolve(scenario).engine == resolve(reference).engine
     assert scenario.slo == reference.slo
     assert scenario.prices == reference.prices
-    assert scenario.workload == reference.workload.model_copy(update={"duration_s": c.DURATION_S, "warmup_s": c.WARMUP_S})
+    shorter = {"duration_s": c.DURATION_S, "warmup_s": c.WARMUP_S}
+    assert scenario.workload == reference.workload.model_copy(update=shorter)
 
 
 def test_every_choice_reaches_the_scenario() -> None:
@@ -34,7 +35,8 @@ def test_every_choice_reaches_the_scenario() -> None:
     scenario = c.scenario_of(changed)
     assert (scenario.layout.tp, scenario.layout.pp, scenario.layout.dcp) == (8, 2, 2)
     assert scenario.engine.kv_bytes_per_gpu is None
-    assert (scenario.engine.kv_dtype, scenario.engine.max_num_seqs, scenario.engine.prefix_caching) == ("bf16", 32, False)
+    assert (scenario.engine.kv_dtype, scenario.engine.max_num_seqs) == ("bf16", 32)
+    assert not scenario.engine.prefix_caching
     assert (scenario.workload.preset, scenario.workload.concurrency) == ("claude-code", 12)
     assert scenario.prices.compute == "owned-2026-07"
 
@@ -67,7 +69,8 @@ def choices() -> st.SearchStrategy[c.Choices]:
         "model": st.sampled_from(STORE.names("model")), "gpu": st.sampled_from(STORE.names("gpu")),
         "num_gpus": st.sampled_from(c.NUM_GPUS), "tp": st.integers(1, 16), "dp": st.integers(1, 16),
         "ep": st.integers(1, 16), "dcp": st.integers(1, 16), "kv_dtype": st.sampled_from(c.KV_DTYPES),
-        "gpu_memory_utilization": st.integers(50, 99).map(lambda n: n / 100), "pool": st.sampled_from(["predicted", "logged"]),
+        "gpu_memory_utilization": st.integers(50, 99).map(lambda n: n / 100),
+        "pool": st.sampled_from([c.PREDICTED, c.LOGGED]),
         "max_model_len": st.sampled_from(c.MODEL_LENGTHS), "sessions": st.integers(1, 128),
         "curve": st.sets(st.sampled_from(c.CURVE_POINTS)).map(lambda s: tuple(sorted(s))),
         "prefix_caching": st.booleans(), "logged_gib": st.integers(50, 30_000).map(lambda n: n / 100),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def test_waterfall_has_a_bar_a_line_in_gib(predicted: Resolved) -> None:
 
 def test_waterfall_bars_follow_each_other(predicted: Resolved) -> None:
     found = list(bars(figures.hbm_waterfall(predicted.budget, predicted.capacity)).values())[:-1]
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in pairwise(found):
         assert after.base[0] == pytest.approx(before.base[0] + before.x[0])
     assert found[-1].base[0] + found[-1].x[0] == pytest.approx(predicted.budget.kv_bytes / GIB)
 
@@ -71,8 +72,8 @@ def test_what_is_missing_is_drawn_below_zero() -> None:
 
 
 def test_axes_have_titles_with_units(predicted: Resolved, make_row: MakeRow) -> None:
-    waterfall = figures.hbm_waterfall(predicted.budget, predicted.capacity).layout
-    curve = figures.hit_curve([make_row(4, 0.9), make_row(8, 0.5)], 4).layout
+    waterfall: Any = figures.hbm_waterfall(predicted.budget, predicted.capacity).layout
+    curve: Any = figures.hit_curve([make_row(4, 0.9), make_row(8, 0.5)], 4).layout
     assert waterfall.xaxis.title.text == "GiB per GPU (fullest GPU)"
     assert [curve[axis].title.text for axis in ("xaxis", "yaxis", "yaxis2")] == [
         "Live sessions", "Prompt tokens reused (%)", "Output (tokens/s)"]
@@ -92,9 +93,10 @@ def test_curve_draws_medians_extremes_and_the_ideal(make_row: MakeRow) -> None:
 
 
 def test_curve_marks_zones_and_the_chosen_sessions(make_row: MakeRow) -> None:
-    layout = figures.hit_curve([make_row(4, 1.0), make_row(8, 0.9), make_row(16, 0.1)], 8).layout
+    layout: Any = figures.hit_curve([make_row(4, 1.0), make_row(8, 0.9), make_row(16, 0.1)], 8).layout
     *zones, mark = layout.shapes
-    assert [(z.x0, z.x1) for z in zones] == pytest.approx([(4, 8), (8, 12), (12, 16)])
+    assert [z.x0 for z in zones] == pytest.approx([4, 8, 12])
+    assert [z.x1 for z in zones] == pytest.approx([8, 12, 16])
     assert [a.text for a in layout.annotations] == ["safe", "edge", "collapsed"]
     assert (mark.x0, mark.x1, mark.line.dash) == (8, 8, "dot")
 

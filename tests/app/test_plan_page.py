@@ -106,7 +106,7 @@ def test_same_scenario_is_simulated_once() -> None:
 
 
 def test_server_is_bound_to_the_loopback(repo_root: Path) -> None:
-    words = launch.command(9000)
-    assert words[4] == str(repo_root / "app.py")
+    words = launch.arguments(9000)
+    assert words[1] == str(repo_root / "app.py")
     assert {"--server.port=9000", "--server.address=127.0.0.1", "--browser.gatherUsageStats=false",
             "--server.headless=true"} <= set(words)

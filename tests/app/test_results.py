@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -23,7 +24,7 @@ def test_zones_cover_a_curve_that_recovers() -> None:
     spans = results.zone_spans([(1, 1.0), (2, 0.0), (3, 1.0)])
     assert [s.zone for s in spans] == ["safe", "edge", "collapsed", "edge", "safe"]
     assert (spans[0].start, spans[-1].end) == (1, 3)
-    assert all(a.end == b.start for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a.end == b.start for a, b in pairwise(spans))
     assert results.zone_spans([(4, 1.0)]) == ()
 
 
@@ -45,7 +46,7 @@ def test_verdict_is_made_of_results(make_row: MakeRow) -> None:
     rows = [make_row(8, 0.96, ideal=0.98), make_row(16, 0.1, ideal=0.97, binding="kv_capacity")]
     api = default_store().get("api-price", "moonshot-k3")
     text = verdict.verdict(resolved, rows, 8, api)
-    assert text.startswith("**Safe:** **Kimi K3 on 8 x B300** holds **3.25M tokens of KV** as logged (42.22 GiB per GPU)")
+    assert text.startswith("**Safe:** **Kimi K3 on 8 x B300** holds **3.25M tokens of KV** as logged (42.22 GiB per")
     assert "96.0% of prompt tokens are reused (ideal 98.0%)" in text
     assert "binds from 16 on, not yet at 8" in text
     assert verdict.verdict(resolved, rows, 16, api).startswith("**Collapsed:**")

@@ -41,7 +41,7 @@ def random_problem(seed: int, kind: str = "") -> Problem:
     """A small workload and an engine for it, drawn from a seed.
 
     >>> random_problem(3).workload.label
-    'hybrid-3'
+    'full-3'
     """
     rng = random.Random(seed)
     kind = kind or rng.choice(KINDS)
@@ -58,7 +58,7 @@ def _rows(rng: random.Random, block: int, step_s: float, kind: str) -> list[Row]
     longest = rng.choice([3, 6, 12]) * block
     chained = rng.random() < 0.4
     rows: list[Row] = []
-    for i in range(rng.randint(2, 16)):
+    for i in range(rng.randint(2, rng.choice([8, 16, 16, 50]))):
         session = rng.randrange(4)
         after = _after(rng, rows, session) if chained else ()
         rows.append(Row(

@@ -81,7 +81,8 @@ def test_values_do_not_change_after_checking() -> None:
 
 
 def test_every_problem_at_once() -> None:
-    found = problems(small(engine={"kv_dtyp": "fp8", "max_num_seqs": 0}, hardware={"gpu": "h200"}, router="round-robin"))
+    engine = {"kv_dtyp": "fp8", "max_num_seqs": 0}
+    found = problems(small(engine=engine, hardware={"gpu": "h200"}, router="round-robin"))
     assert found == [
         "scenario: hardware.num_gpus: missing; accepted: a value for 'num_gpus'",
         "scenario: engine.max_num_seqs: got 0; accepted: greater than 0",
@@ -138,7 +139,8 @@ def test_overrides_that_cannot_be_read(text: str) -> None:
         apply_override({}, text)
 
 
-@given(st.recursive(st.integers() | st.booleans() | st.text("abc", min_size=1), lambda inner: st.lists(inner, max_size=3)))
+@given(st.recursive(st.integers() | st.booleans() | st.text("abc", min_size=1),
+                    lambda inner: st.lists(inner, max_size=3)))
 def test_an_override_sets_what_it_says(value: Any) -> None:
     text = yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
     assert apply_override({"a": {"b": 1, "c": 2}}, f"a.b={text}") == {"a": {"b": value, "c": 2}}

@@ -26,10 +26,13 @@ class _Part:
 
 
 class _BeladyCache:
-    """Cached parts in a heap, the furthest next use first (deeper blocks of a request are used later)."""
+    """Cached parts in a heap, the furthest next use first (deeper blocks of a request are used later).
 
-    def __init__(self, capacity: int, cut: Segments) -> None:
-        self.free = capacity
+    Blocks that are never used again are the first victims and never hit, so they count as free room.
+    """
+
+    def __init__(self, capacity: int, cut: Segments, never: int) -> None:
+        self.free, self.never = capacity, never
         self.parts: list[list[_Part]] = [[] for _ in cut.length]
         self._start: list[int] = cut.start.tolist()
         self._heap: list[tuple[int, int, int, _Part]] = []
@@ -45,35 +48,48 @@ class _BeladyCache:
         return at
 
     def access(self, segment: int, length: int, use: int) -> int:
-        """Use the blocks of a segment in order, whose next use is `use`; returns how many of them hit."""
+        """Use the blocks of a segment in order, needed next by request `use`; returns how many of them hit."""
         at = hits = 0
         parts = self.parts[segment]
         while at < length:
-            part = next((p for p in parts if p.hi > at), None)
+            part = next((p for p in parts if p.hi > at), None) if parts else None
             if part is not None and part.lo == at:
                 at = part.hi
                 hits += part.hi - part.lo
-                part.use = use
-                self._push(part)
+                self._renew(part, use)
             else:
-                at = self._insert(segment, at, part.lo if part is not None else length, use)
+                stop = part.lo if part is not None else length
+                at = self._insert(segment, at, stop, use) if use < self.never else self._pass(stop)
         return hits
+
+    def _renew(self, part: _Part, use: int) -> None:
+        if use < self.never:
+            part.use = use
+            self._push(part)
+        else:
+            self.free += part.hi - part.lo
+            self._shrink(part, part.hi - part.lo)
+
+    def _pass(self, stop: int) -> int:
+        """Insert missing blocks that nobody needs again: they take the room of one block, which is free again."""
+        if not self.free:
+            self._shrink(self._furthest(), 1)
+            self.free = 1
+        return stop
 
     def _insert(self, segment: int, lo: int, hi: int, use: int) -> int:
         """Insert missing blocks, evicting one for each that has no room; returns where it stopped."""
         fits = min(self.free, hi - lo)
+        self.free -= fits
         if not fits:
             victim = self._furthest()
-            newest = (use, self._start[segment] + lo)
-            if (victim.use, self._start[victim.segment] + victim.lo) > newest:
+            if (victim.use, self._start[victim.segment] + victim.lo) > (use, self._start[segment] + lo):
                 fits = min(victim.hi - victim.lo, hi - lo)
                 self._shrink(victim, fits)
             else:
                 # The new blocks are needed last: each pushes out the one before it, and the last one stays.
                 self._shrink(victim, 1)
                 fits, lo = 1, hi - 1
-        else:
-            self.free -= fits
         self._add(segment, lo, lo + fits, use)
         return lo + fits
 
@@ -128,7 +144,7 @@ def belady_hits(paths: Paths, cut: Segments, order: Ints, capacities: list[int])
     prefix = np.zeros((len(capacities), len(paths)), np.int64)
     plain = np.zeros(len(capacities), np.int64)
     length = cut.length.tolist()
-    caches = [_BeladyCache(c, cut) for c in capacities]
+    caches = [_BeladyCache(c, cut, len(order)) for c in capacities]
     for place, row in enumerate(order.tolist()):
         segments = cut.of(paths, row).tolist()
         use = uses[offsets[place]:offsets[place + 1]].tolist()

@@ -70,7 +70,7 @@ class _LfuCache:
         """Insert missing blocks, evicting one for each that has no room."""
         evict = max(hi - lo - self.free, 0)
         self.free -= hi - lo - evict
-        if evict and not self._num_once and self._num_once + hi - lo - evict == 0:
+        if evict and self._num_once + hi - lo == evict:
             # Nothing has been used only once: the first victim is taken among the others, the rest follow the queue.
             self._evict(1)
             evict -= 1
