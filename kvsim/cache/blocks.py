@@ -7,10 +7,15 @@ Block 0 is the null block: it stands for "no block here" and is never handed out
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from kvsim.errors import SimulationError
+
+Place = TypeVar("Place")
 
 NULL_BLOCK = 0
 
@@ -110,6 +115,24 @@ class BlockPool:
         """Whether nobody refers to `block`."""
         return not self._refs[block]
 
+    def name_of(self, block: int) -> Name | None:
+        """What `block` holds; None when nothing can be found in it."""
+        return self._name[block]
+
+    def free_after(self, block: int | None) -> Iterator[int]:
+        """Free blocks in the order of their reuse: those behind the free `block`, or all of them.
+
+        >>> pool = BlockPool(5)
+        >>> list(pool.free_after(None)), list(pool.free_after(3)), list(pool.free_after(4))
+        ([1, 2, 3, 4], [4], [])
+        """
+        if block is None:
+            return iter(self._free)
+        if block == next(reversed(self._free)):
+            return iter(())
+        behind = itertools.dropwhile(lambda other: other != block, self._free)
+        return itertools.islice(behind, 1, None)
+
     def find(self, name: Name) -> int | None:
         """The block of that name; of several the one that got it first; None when there is none."""
         blocks = self._named.get(name)
@@ -188,3 +211,77 @@ class BlockPool:
         del blocks[block]
         if not blocks:
             del self._named[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[Place]):
+    """A prefix that every group has.
+
+    Attributes
+    ----------
+    length : int
+        Positions.
+    attention_length : int
+        Positions that the first attention group alone would give, >= `length`.
+    blocks : list of dict
+        A group each: position -> where its block is. Attention groups have all positions, state groups the last.
+    """
+
+    length: int
+    attention_length: int
+    blocks: list[dict[int, Place]]
+
+
+def find_prefix(find: Callable[[Name], Place | None], num_attention: int, num_states: int,
+                keys: Sequence[int]) -> Found[Place]:
+    """Longest prefix of `keys` that attention groups have wholly and state groups have a checkpoint at the end of.
+
+    Parameters
+    ----------
+    find : callable
+        Where the block of a name is; None when it is nowhere.
+    num_attention, num_states : int
+        Attention groups are numbered from 0, state groups follow.
+    keys : sequence of int
+        Prefix keys, see `PrefixKeys`.
+
+    Returns
+    -------
+    Found
+        The prefix; its length is 0 when there is none.
+
+    Examples
+    --------
+    >>> there = {(0, 7), (0, 8), (0, 9), (1, 8)}
+    >>> found = find_prefix(lambda name: name if name in there else None, 1, 1, [7, 8, 9])
+    >>> found.length, found.attention_length, found.blocks[1]
+    (2, 3, {1: (1, 8)})
+    """
+    runs = [_leading(find, group, keys) for group in range(num_attention)]
+    length = min(len(run) for run in runs)
+    states: list[dict[int, Place]] = []
+    if num_states:
+        length, states = _last_checkpoint(find, range(num_attention, num_attention + num_states), keys[:length])
+    return Found(length, len(runs[0]), [*(dict(enumerate(run[:length])) for run in runs), *states])
+
+
+def _leading(find: Callable[[Name], Place | None], group: int, keys: Sequence[int]) -> list[Place]:
+    """Places of the longest run of `keys` from the start."""
+    run: list[Place] = []
+    for key in keys:
+        place = find((group, key))
+        if place is None:
+            break
+        run.append(place)
+    return run
+
+
+def _last_checkpoint(find: Callable[[Name], Place | None], groups: Iterable[int],
+                     keys: Sequence[int]) -> tuple[int, list[dict[int, Place]]]:
+    """Length of the longest prefix at whose end every state group has a checkpoint, and their places."""
+    for position in range(len(keys) - 1, -1, -1):
+        found = [find((group, keys[position])) for group in groups]
+        places = [place for place in found if place is not None]
+        if len(places) == len(found):
+            return position + 1, [{position: place} for place in places]
+    return 0, [{} for _ in groups]

@@ -98,6 +98,8 @@ class _Builder:
         self.roots: dict[int, int] = {}
         self.branches: dict[tuple[int, int, int], int] = {}
         self.leaf: list[int] = []
+        content = requests.piece_content
+        self.has_repeats = bool(np.any(content[1:] == content[:-1]))
 
     def build(self) -> ContentTrie:
         """Private requests, then the prompts of the others, then their outputs."""
@@ -132,7 +134,7 @@ class _Builder:
         contents: list[int] = self.requests.piece_content[rows].tolist()
         tokens: list[int] = self.requests.piece_tokens[rows].tolist()
         ends = list(accumulate(tokens))
-        if len(contents) > 1:
+        if self.has_repeats and len(contents) > 1:
             contents, ends = _merged(contents, ends)
         root = self.roots.get(contents[0])
         if root is None:

@@ -237,13 +237,15 @@ class _Core:
 
     def _end_step(self) -> None:
         """Let go who has ended with the last step; until then, arrivals during it are not seen."""
-        ended = self.decoders.ending(self.count.done)
-        if ended:
-            self._take_arrivals(self.clock.before_s)
-            for seq in ended:
-                self._finish(seq)
-            self._note_state()
-        elif self.clock.now_s >= self.workload.until_s:
+        if self.decoders.may_end(self.count.done):
+            ended = self.decoders.ending(self.count.done)
+            if ended:
+                self._take_arrivals(self.clock.before_s)
+                for seq in ended:
+                    self._finish(seq)
+                self._note_state()
+                return
+        if self.clock.now_s >= self.workload.until_s:
             self._take_arrivals(self.clock.before_s)
 
     def _step(self) -> None:

@@ -76,6 +76,10 @@ class Decoders:
                 return end
             heapq.heappop(ends)
 
+    def may_end(self, step: int) -> bool:
+        """False if no sequence ends with `step`."""
+        return bool(self._ends) and self._ends[0][0] <= step
+
     def ending(self, step: int) -> list[Sequence]:
         """Sequences that end with `step`, in running order, no longer waited for."""
         found: list[Sequence] = []

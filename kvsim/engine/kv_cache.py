@@ -8,11 +8,10 @@ prefixes can be resumed there. docs/engine_rules.md has the rules in words.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kvsim.cache.blocks import BlockPool, Name
+from kvsim.cache.blocks import BlockPool, Name, find_prefix
 from kvsim.engine.types import EngineConfig
 
 
@@ -28,7 +27,7 @@ class Table:
     length: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Holding:
     """What the cache knows of one request.
 
@@ -174,64 +173,103 @@ class KvCache:
         self.pool = BlockPool(config.num_blocks)
         self._block_tokens = config.block_tokens
         self._caching = config.prefix_caching
-        num_attention = 1 + config.extra_attention_groups
-        self._attention = [AttentionGroup(g) for g in range(num_attention)]
-        indices = range(num_attention, num_attention + config.state_groups)
+        self._num_attention = 1 + config.extra_attention_groups
+        indices = range(self._num_attention, self._num_attention + config.state_groups)
         self._states = [StateGroup(g, config.block_tokens, config.retention_interval_tokens) for g in indices]
         states: list[Group] = ([*self._states] if config.prefix_caching else [ResidentStateGroup(g) for g in indices])
-        self._groups: list[Group] = [*self._attention, *states]
+        self._groups: list[Group] = [*(AttentionGroup(g) for g in range(self._num_attention)), *states]
         self._made_this_step: set[Name] = set()
+        self._checkpoints: list[tuple[int, Holding, int]] = []
 
     def begin_step(self) -> None:
         """Checkpoints named until now can be read; those named from now on only from the next step on."""
         self._made_this_step.clear()
+        self._checkpoints.clear()
 
     def lookup(self, holding: Holding, max_tokens: int) -> Hit:
         """Longest cached prefix of at most `max_tokens` tokens that all groups share; notes the junction."""
         holding.junction_tokens = 0
         if not self._caching:
             return Hit(0, [{} for _ in self._groups])
-        limit = max_tokens // self._block_tokens
-        runs = [self._leading(group, holding.keys[:limit]) for group in self._attention]
-        length = min(len(run) for run in runs)
-        states: list[dict[int, int]] = []
-        if self._states:
-            length, states = self._last_checkpoint(holding.keys[:length])
-            if length < len(runs[0]):
-                holding.junction_tokens = len(runs[0]) * self._block_tokens
-        heads = [dict(enumerate(run[:length])) for run in runs]
-        return Hit(length * self._block_tokens, [*heads, *states])
+        keys = holding.keys[:max_tokens // self._block_tokens]
+        found = find_prefix(self.pool.find, self._num_attention, len(self._states), keys)
+        if found.length < found.attention_length and self._states:
+            holding.junction_tokens = found.attention_length * self._block_tokens
+        return Hit(found.length * self._block_tokens, found.blocks)
 
     def admit(self, holding: Holding, hit: Hit, whole_tokens: int, end_tokens: int) -> bool:
         """Start a request on `hit`, with blocks up to `end_tokens`, if its `whole_tokens` would fit now.
 
         A checkpoint that is written in this very step cannot be read in it: such a hit waits.
         """
-        if self._hits_unwritten(holding, hit):
-            return False
-        required = -(-whole_tokens // self._block_tokens)
-        hit_length = hit.tokens // self._block_tokens
-        need = sum(group.num_to_take(hit_length, required) for group in self._groups)
-        need += sum(self.pool.is_free(block) for blocks in hit.blocks for block in blocks.values())
-        if need > self.pool.num_free:
+        if self._hits_unwritten(holding, hit) or self._need(hit, whole_tokens) > self.pool.num_free:
             return False
         for blocks in hit.blocks:
             self.pool.touch(blocks.values())
+        hit_length = hit.tokens // self._block_tokens
         holding.tables = [Table(dict(blocks), hit_length) for blocks in hit.blocks]
         holding.num_named = hit_length
         self._grow(holding, end_tokens)
         return True
+
+    def reserve(self, holding: Holding, hit: Hit, whole_tokens: int, end_tokens: int, reserved_blocks: int) -> bool:
+        """Give blocks to a request whose prefix from `hit` to `end_tokens` will be loaded from a lower tier.
+
+        They are nameless until the load is over (`name_loaded`). `reserved_blocks` stay free for requests that are
+        on their way through their prompts. The hit's own checkpoint is counted, but not needed and so not held.
+        """
+        if self._hits_unwritten(holding, hit) or self._need(hit, whole_tokens) > self.pool.num_free:
+            return False
+        if self._need(hit, end_tokens) > self.pool.num_free - reserved_blocks:
+            return False
+        hit_length, length = hit.tokens // self._block_tokens, end_tokens // self._block_tokens
+        holding.tables = []
+        for group, blocks in zip(self._groups, hit.blocks, strict=True):
+            if isinstance(group, AttentionGroup):
+                self.pool.touch(blocks.values())
+                holding.tables.append(Table(dict(blocks), hit_length))
+            else:
+                holding.tables.append(Table())
+        holding.num_named = hit_length
+        for group, table in zip(self._groups, holding.tables, strict=True):
+            self._take(group, table, length)
+        return True
+
+    def name_loaded(self, holding: Holding, end_tokens: int) -> None:
+        """The blocks up to `end_tokens` have arrived: offer them to the prefix cache."""
+        self._name_full(holding, end_tokens // self._block_tokens)
+
+    def resume(self, holding: Holding, computed_tokens: int, whole_tokens: int, end_tokens: int) -> bool:
+        """Let a request whose blocks were loaded go on up to `end_tokens`, if its `whole_tokens` would fit now."""
+        if self.remaining_blocks(holding, whole_tokens) > self.pool.num_free:
+            return False
+        return self.extend(holding, computed_tokens, end_tokens)
+
+    def remaining_blocks(self, holding: Holding, whole_tokens: int) -> int:
+        """Blocks that a request which already has some still has to take for `whole_tokens`."""
+        required = -(-whole_tokens // self._block_tokens)
+        tables = zip(self._groups, holding.tables, strict=True)
+        return sum(group.num_to_take(table.length, required) for group, table in tables)
+
+    def shed(self, holding: Holding, computed_tokens: int) -> None:
+        """Release the states that are not needed any more once `computed_tokens` are in the cache."""
+        for group, table in zip(self._groups, holding.tables, strict=True):
+            self._drop(table, group.first_needed(computed_tokens))
+
+    def checkpoints_of_step(self) -> dict[Holding, list[int]]:
+        """Checkpoints named in this step by requests that still hold them, group after group."""
+        made: dict[Holding, list[int]] = {}
+        for _, holding, block in sorted(self._checkpoints, key=lambda entry: entry[0]):
+            made.setdefault(holding, []).append(block)
+        return made
 
     def extend(self, holding: Holding, computed_tokens: int, end_tokens: int) -> bool:
         """Blocks up to `end_tokens` for a running request, if there are enough.
 
         States that are no longer needed are released first, and stay released when the answer is no.
         """
-        for group, table in zip(self._groups, holding.tables, strict=True):
-            self._drop(table, group.first_needed(computed_tokens))
-        required = -(-end_tokens // self._block_tokens)
-        tables = zip(self._groups, holding.tables, strict=True)
-        if sum(group.num_to_take(table.length, required) for group, table in tables) > self.pool.num_free:
+        self.shed(holding, computed_tokens)
+        if self.remaining_blocks(holding, end_tokens) > self.pool.num_free:
             return False
         self._grow(holding, end_tokens)
         return True
@@ -242,25 +280,13 @@ class KvCache:
             self.pool.release(reversed(table.blocks.values()))
         holding.tables = []
         holding.num_named = 0
+        self._checkpoints = [entry for entry in self._checkpoints if entry[1] is not holding]
 
-    def _leading(self, group: AttentionGroup, keys: Sequence[int]) -> list[int]:
-        """Blocks of the longest cached run of `keys` from the start."""
-        run: list[int] = []
-        for key in keys:
-            block = self.pool.find((group.index, key))
-            if block is None:
-                break
-            run.append(block)
-        return run
-
-    def _last_checkpoint(self, keys: Sequence[int]) -> tuple[int, list[dict[int, int]]]:
-        """Length of the longest prefix at whose end every state group has a checkpoint, and those blocks."""
-        for position in range(len(keys) - 1, -1, -1):
-            found = [self.pool.find((group.index, keys[position])) for group in self._states]
-            blocks = [block for block in found if block is not None]
-            if len(blocks) == len(found):
-                return position + 1, [{position: block} for block in blocks]
-        return 0, [{} for _ in self._states]
+    def _need(self, hit: Hit, whole_tokens: int) -> int:
+        """Blocks that leave the free queue when a request starts on `hit` and gets `whole_tokens`."""
+        required, hit_length = -(-whole_tokens // self._block_tokens), hit.tokens // self._block_tokens
+        need = sum(group.num_to_take(hit_length, required) for group in self._groups)
+        return need + sum(self.pool.is_free(block) for blocks in hit.blocks for block in blocks.values())
 
     def _hits_unwritten(self, holding: Holding, hit: Hit) -> bool:
         """Whether the hit ends at a checkpoint that was named in this step."""
@@ -276,11 +302,15 @@ class KvCache:
         """Take the missing blocks, group after group, and name the blocks that `end_tokens` fills."""
         required = -(-end_tokens // self._block_tokens)
         for group, table in zip(self._groups, holding.tables, strict=True):
-            taken = self.pool.take(group.num_to_take(table.length, required))
-            table.blocks.update(zip(range(required - len(taken), required), taken, strict=True))
-            table.length = max(table.length, required)
+            self._take(group, table, required)
         if self._caching:
             self._name_full(holding, end_tokens // self._block_tokens)
+
+    def _take(self, group: Group, table: Table, required: int) -> None:
+        """Take the blocks that one group's table lacks to cover `required` positions."""
+        taken = self.pool.take(group.num_to_take(table.length, required))
+        table.blocks.update(zip(range(required - len(taken), required), taken, strict=True))
+        table.length = max(table.length, required)
 
     def _name_full(self, holding: Holding, num_full: int) -> None:
         """Offer positions that became full to the prefix cache: when scheduled, not when computed."""
@@ -288,11 +318,12 @@ class KvCache:
         for group, table in zip(self._groups, holding.tables, strict=True):
             for position in positions:
                 if position in table.blocks and group.keeps(position, holding):
-                    self._name(group, table.blocks[position], holding.keys[position])
+                    self._name(group, table.blocks[position], position, holding)
         holding.num_named = max(holding.num_named, num_full)
 
-    def _name(self, group: Group, block: int, key: int) -> None:
-        name = (group.index, key)
+    def _name(self, group: Group, block: int, position: int, holding: Holding) -> None:
+        name = (group.index, holding.keys[position])
         self.pool.give_name(block, name)
         if isinstance(group, StateGroup):
             self._made_this_step.add(name)
+            self._checkpoints.append((group.index, holding, block))

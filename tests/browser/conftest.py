@@ -13,10 +13,13 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 START_TIMEOUT_S = 60.0
 STEP_TIMEOUT_MS = 30_000
+
+# Assertions wait as long as actions do; five seconds, their default, is less than a simulation on a busy machine.
+expect.set_options(timeout=STEP_TIMEOUT_MS)
 
 # No sandbox: Chromium refuses one to root. The others keep it from calling its maker's servers.
 CHROMIUM_FLAGS = [

@@ -153,7 +153,8 @@ def test_flags(kvsim: Shell, arguments: tuple[str, ...], expected: str) -> None:
 
 @pytest.mark.parametrize("arguments", [
     ("runn",), ("run",), ("run", "k3-b300-study", "--seed", "-1"), ("capacity", "--model", "kimi-k3"),
-    (*K3, "--tp", "0"), (*K3, "--pp", "two"), ("profiles", "list", "gpus"), ("profiles", "check", "no/such/folder"), ("app", "--port", "0"),
+    (*K3, "--tp", "0"), (*K3, "--pp", "two"), ("profiles", "list", "gpus"),
+    ("profiles", "check", "no/such/folder"), ("app", "--port", "0"),
     ("run", "k3-b300-study", "--json", "no/such/folder/x.json"), (*K3, "--json", "no/such/folder/x.json"), ("--nope",),
     ("profiles", "import", "config.json", "-o", "no/such/folder/x.yaml"),
 ])

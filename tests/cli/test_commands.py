@@ -72,7 +72,8 @@ def test_capacity(kvsim: Shell, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [
     ("--dcp", "8"), ("--ep", "8"), ("--no-prefix-caching",), ("--draft", "dspark-fp8-k2"),
-    ("--max-model-len", "131072"), ("--max-num-seqs", "16"), ("--max-num-batched-tokens", "4096"), ("--gpu-memory-utilization", "0.95"),
+    ("--max-model-len", "131072"), ("--max-num-seqs", "16"), ("--max-num-batched-tokens", "4096"),
+    ("--gpu-memory-utilization", "0.95"),
     ("--engine-profile", "vllm-0.33"),
 ])
 def test_every_flag_changes_the_answer(kvsim: Shell, arguments: tuple[str, ...]) -> None:

@@ -62,6 +62,6 @@ def lanes_order(trace: Trace, num_lanes: int, gap_cap_s: float = 300.0) -> tuple
         gaps = np.minimum(np.diff(trace.time_s[rows], prepend=trace.time_s[rows[0]]), gap_cap_s)
         time_s[rows] = start_s + np.cumsum(gaps)
         lane[rows] = mine
-        place[rows] = turn * len(trace) + np.arange(len(rows))
+        place[rows] = np.arange(len(rows))
         heapq.heapreplace(free, (float(time_s[rows[-1]]), mine))
     return np.lexsort((place, lane, time_s)), time_s
