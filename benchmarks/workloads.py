@@ -35,7 +35,7 @@ def fixed(num_requests: int, concurrency: int) -> Workload:
 
 def lognormal(num_requests: int, concurrency: int) -> Workload:
     """About 4,000 tokens in and 300 out, log-normal, closed loop."""
-    inputs, outputs = LogNormal.fit({0.5: 4000.0, 0.9: 14_000.0}), LogNormal.fit({0.5: 300.0, 0.9: 840.0})
+    inputs, outputs = LogNormal(4000.0, 1.0, 1.0, 1e5), LogNormal(300.0, 0.8, 1.0, 4e3)
     return build_fixed(num_requests, inputs, outputs, Clients(concurrency))
 
 
@@ -44,13 +44,13 @@ def long_prompts(num_requests: int, input_tokens: int, concurrency: int) -> Work
     return build_fixed(num_requests, input_tokens, 300, Clients(concurrency))
 
 
-def sessions(num_sessions: int, num_turns: int, first_tokens: int, states: str = "shared") -> Workload:
+def sessions(num_sessions: int, num_turns: int, first_tokens: int) -> Workload:
     """Growing sessions side by side: 2,000 new tokens a turn, 300 out, found again by the next turn."""
     rows: list[Row] = []
     for s in range(num_sessions):
         for t in range(num_turns):
             rows.append(Row([(s, first_tokens + 2300 * t)], 300, output_content=s, session=s, think_s=1.0,
-                            after=(len(rows) - 1,) if t else (), arrival_s=0.5 * s, id=f"{states}{s}-{t}"))
+                            after=(len(rows) - 1,) if t else (), arrival_s=0.5 * s))
     return Workload(requests_from_rows(rows))
 
 

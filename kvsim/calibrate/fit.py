@@ -51,6 +51,9 @@ SPIKE = 2.0
 DECODE_CHUNK = 40
 """Decode steps of one batch size that are joined to one observation, their median."""
 
+CONTEXT_WITHIN = 0.1
+"""Relative difference in context of decode steps that are joined."""
+
 _ITERATIONS = 40
 _LARGEST_MOVE = 0.5
 
@@ -118,9 +121,9 @@ def fit(physics: RooflineStepTime, samples: Sequence[StepSample]) -> Fit:
 
     Notes
     -----
-    Minimises, over ``x = ln(coefficient)``, the sum of ``w rho((ln predicted - ln measured) / s)`` with Huber's rho, and
-    of ``(x / width)**2``. A run's weights add up to `OBSERVATIONS_PER_RUN`, shared by time, so that what takes
-    the time decides. Gauss-Newton with bounds. It is wrong where a measured run differs from the others (a busy host).
+    Minimises, over ``x = ln(coefficient)``, the sum of ``w rho((ln predicted - ln measured) / s)`` with Huber's rho,
+    and of ``(x / width)**2``. A run's weights add up to `OBSERVATIONS_PER_RUN`, shared by time, so that what takes
+    the time decides. Gauss-Newton with bounds. It is wrong where the runs differ (a host that is busy in one of them).
     """
     kept = without_spikes(samples)
     observations = tuple(_weighted(_joined(kept)))
@@ -142,12 +145,12 @@ def active_factors(physics: RooflineStepTime) -> tuple[str, ...]:
 
 
 def without_spikes(samples: Sequence[StepSample]) -> list[StepSample]:
-    """Leave out steps far longer than their like: same regime, prefill tokens within a factor of two."""
-    like: dict[tuple[str, int, int], list[float]] = {}
+    """Leave out steps far longer than their like: same regime, amounts of work within a factor of two."""
+    like: dict[tuple[str, ...], list[float]] = {}
     for sample in samples:
-        like.setdefault(_kind(sample.batch), []).append(sample.duration_s)
+        like.setdefault(_kind(sample), []).append(sample.duration_s)
     limit = {kind: SPIKE * _lower_quartile(times) for kind, times in like.items()}
-    return [sample for sample in samples if sample.duration_s <= limit[_kind(sample.batch)]]
+    return [sample for sample in samples if sample.duration_s <= limit[_kind(sample)]]
 
 
 def predicted_s(model: RooflineStepTime, observations: Iterable[Observation | StepSample]) -> Floats:
@@ -155,10 +158,12 @@ def predicted_s(model: RooflineStepTime, observations: Iterable[Observation | St
     return np.array([step_s(model, o.batch, o.context_tokens) for o in observations])
 
 
-def _kind(batch: StepBatch) -> tuple[str, int, int]:
-    """What makes steps alike."""
-    seqs = batch.decode_seqs if not batch.prefill_tokens else 0
-    return regime_of(batch), batch.prefill_tokens.bit_length(), seqs
+def _kind(sample: StepSample) -> tuple[str, ...]:
+    """What makes steps alike: regime and the magnitudes of what they compute."""
+    batch = sample.batch
+    amounts = (batch.prefill_tokens, batch.prefill_pairs) if batch.prefill_tokens else (
+        batch.decode_seqs, sample.context_tokens)
+    return regime_of(batch), *(str(amount.bit_length()) for amount in amounts)
 
 
 def _lower_quartile(values: list[float]) -> float:
@@ -168,11 +173,16 @@ def _lower_quartile(values: list[float]) -> float:
 
 def _joined(samples: Sequence[StepSample]) -> Iterator[Observation]:
     """Steps with prefill one by one, runs of alike decode steps as medians."""
-    for (label, batch), steps in groupby(samples, key=lambda s: (s.label, s.batch)):
+    for (label, batch, _), steps in groupby(samples, key=_joining):
         size = 1 if batch.prefill_tokens else DECODE_CHUNK
         while chunk := list(islice(steps, size)):
             yield Observation(label, batch, round(statistics.fmean(s.context_tokens for s in chunk)),
                               statistics.median(s.duration_s for s in chunk), len(chunk))
+
+
+def _joining(sample: StepSample) -> tuple[str, StepBatch, int]:
+    """What steps must share to be joined: run, batch, and context within a few percent."""
+    return sample.label, sample.batch, round(math.log(max(sample.context_tokens, 1)) / CONTEXT_WITHIN)
 
 
 def _weighted(observations: Iterable[Observation]) -> Iterator[Observation]:

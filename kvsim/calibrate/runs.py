@@ -7,6 +7,7 @@ a row a scheduler step.
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -116,7 +117,7 @@ def read_runs(path: str | Path) -> list[MeasuredRun]:
     Parameters
     ----------
     path : str or Path
-        JSON lines.
+        JSON lines, plain or gzipped (``.gz``).
 
     Returns
     -------
@@ -140,8 +141,9 @@ def read_runs(path: str | Path) -> list[MeasuredRun]:
 def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, record) of a file of JSON lines."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as err:
+        data = path.read_bytes()
+        lines = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8").splitlines()
+    except (OSError, EOFError, UnicodeDecodeError) as err:
         raise TraceError(f"cannot read {path}", [Problem(str(path), "", str(err), "JSON lines")]) from None
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar, cast
 
+from kvsim.cache.tiers.config import TierConfig
 from kvsim.engine.types import EngineConfig
 from kvsim.errors import Problem, TraceError
 from kvsim.steptime.base import LinearStepTime
@@ -20,26 +21,6 @@ from kvsim.workload.requests import Row, Workload, requests_from_rows
 
 T = TypeVar("T")
 Json = Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class HostTier:
-    """Host memory below the pool: its blocks, when blocks are stored, and what moving one costs.
-
-    Attributes
-    ----------
-    num_blocks : int
-        Blocks that fit into host memory.
-    lazy : bool
-        Store a block when it nears eviction (True) or as soon as it is computed (False).
-    load_s_per_block, store_s_per_block : float
-        Time [s] that one block occupies the link up and the link down.
-    """
-
-    num_blocks: int
-    lazy: bool
-    load_s_per_block: float
-    store_s_per_block: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +57,6 @@ class EngineCase:
     config: EngineConfig
     step_time: LinearStepTime
     answer: Answer | None
-    host_tier: HostTier | None = None
 
 
 def read_case(source: str | Path | Json, name: str = "") -> EngineCase:
@@ -163,11 +143,10 @@ class _Reader:
         step_time = self.step_time(self.need(source, "step_time", "", _mapping))
         rows = self.rows(self.need(source, "requests", "", _list))
         answer = self.answer(self.need(source, "answer", "", _mapping), rows) if "answer" in source else None
-        tier = self.host_tier(self.need(engine, "offload", "engine", _mapping)) if engine.get("offload") else None
         if self.problems:
             raise TraceError(f"{self.name} is not an engine case", self.problems)
         workload = Workload(requests_from_rows(rows), label=self.name)
-        return EngineCase(self.name, self.get(source, "kind", "", _text, ""), workload, config, step_time, answer, tier)
+        return EngineCase(self.name, self.get(source, "kind", "", _text, ""), workload, config, step_time, answer)
 
     def need(self, source: Json, key: str, path: str, read: Callable[[object], T]) -> T:
         """A value of the right type; else the problem is noted and a stand-in returned."""
@@ -204,7 +183,8 @@ class _Reader:
             max_model_len=self.need(engine, "max_model_len", "engine", _count), prefix_caching=caching,
             policy=self.get(engine, "policy", "engine", _policy, "fcfs"), state_groups=groups,
             retention_interval_tokens=self.interval(engine),
-            extra_attention_groups=self.get(engine, "extra_attention_groups", "engine", _whole, 0))
+            extra_attention_groups=self.get(engine, "extra_attention_groups", "engine", _whole, 0),
+            tiers=(self.host_tier(self.need(engine, "offload", "engine", _mapping)),) if engine.get("offload") else ())
 
     def interval(self, engine: Json) -> int | None:
         """The retention interval: null means every block."""
@@ -217,12 +197,13 @@ class _Reader:
         keys = ("base_s", "per_prefill_token_s", "per_decode_seq_s")
         return LinearStepTime(*(self.need(source, key, "step_time", _seconds) for key in keys))
 
-    def host_tier(self, source: Json) -> HostTier:
-        """The host tier of an offload case."""
+    def host_tier(self, source: Json) -> TierConfig:
+        """The host tier of an offload case; its pool, too, has a null block."""
         path = "engine.offload"
-        return HostTier(self.need(source, "num_blocks", path, _count), self.need(source, "lazy", path, _flag),
-                        self.need(source, "load_s_per_block", path, _seconds),
-                        self.need(source, "store_s_per_block", path, _seconds))
+        return TierConfig(self.need(source, "num_blocks", path, _count) - 1,
+                          "lazy" if self.need(source, "lazy", path, _flag) else "eager",
+                          self.need(source, "load_s_per_block", path, _seconds),
+                          self.need(source, "store_s_per_block", path, _seconds))
 
     def rows(self, sources: list[object]) -> list[Row]:
         """All requests; ``after`` must name one of them."""

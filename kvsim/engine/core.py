@@ -12,6 +12,7 @@ from __future__ import annotations
 from operator import attrgetter
 
 from kvsim.cache.content_trie import build_trie
+from kvsim.engine import reference
 from kvsim.engine.core_clock import Clock
 from kvsim.engine.core_decoders import Decoders
 from kvsim.engine.core_records import Columns, FcfsWaiting, PriorityWaiting, Rank, TimelineColumns, Waiting
@@ -53,6 +54,10 @@ def run(workload: Workload, config: EngineConfig, step_time: StepTimeModel,
     SimulationError
         A conservation law was broken: a defect of kvsim.
 
+    Notes
+    -----
+    Engines with tiers below the pool are played by the plain engine: the same answers, at its cost.
+
     Examples
     --------
     >>> from kvsim.steptime.base import LinearStepTime
@@ -63,6 +68,8 @@ def run(workload: Workload, config: EngineConfig, step_time: StepTimeModel,
     ([0, 96], 2.1749, 2)
     """
     check_config(config)
+    if config.tiers and config.prefix_caching:
+        return reference.run(workload, config, step_time, progress)
     return _Core(workload, config, step_time, progress).run()
 
 

@@ -124,8 +124,8 @@ class SequenceCache:
 
     def is_contended(self, seq: Sequence) -> bool:
         """Whether somebody is writing blocks that the sequence could hit."""
-        return self.num_groups > 1 or any(writer.tail < end for chain, end in seq.path
-                                          for writer in self._open.get(chain, ()))
+        return bool(self._open) and any(writer.tail < end for chain, end in seq.path
+                                        for writer in self._open.get(chain, ()))
 
     def admit(self, seq: Sequence, hit: Hit, end_tokens: int) -> None:
         """Start a sequence on a hit, with blocks up to `end_tokens`."""

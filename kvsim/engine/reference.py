@@ -10,13 +10,15 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from kvsim.cache.blocks import PrefixKeys
-from kvsim.engine.kv_cache import Holding, KvCache
+from kvsim.cache.tiers.stack import TierStack
+from kvsim.cache.tiers.writers import Computed, StepView
+from kvsim.engine.kv_cache import Hit, Holding, KvCache
 from kvsim.engine.types import (
     FINISHED,
     REFUSED,
@@ -114,6 +116,8 @@ class _Sequence:
     computed_tokens: int = 0
     work_tokens: int = 0
     preemptions: int = 0
+    is_loading: bool = False
+    load_start_s: float = math.nan
 
     @property
     def num_tokens(self) -> int:
@@ -142,6 +146,9 @@ class _FcfsQueue:
     def pop(self) -> _Sequence:
         return self._queue.popleft()
 
+    def __iter__(self) -> Iterator[_Sequence]:
+        return iter(self._queue)
+
 
 class _PriorityQueue:
     """Waiting requests by (priority, arrival time, name); there is no front to return to."""
@@ -163,6 +170,9 @@ class _PriorityQueue:
     def pop(self) -> _Sequence:
         return heapq.heappop(self._heap)[1]
 
+    def __iter__(self) -> Iterator[_Sequence]:
+        return (seq for _, seq in self._heap)
+
 
 @dataclass(slots=True)
 class _Step:
@@ -175,8 +185,9 @@ class _Step:
     budget_tokens: int
     chunks: dict[_Sequence, int] = field(default_factory=dict["_Sequence", int])
     position: int = 0
-    preempted: bool = False
-    admitted: bool = False
+    preempted: list[_Sequence] = field(default_factory=list["_Sequence"])
+    admitted: list[_Sequence] = field(default_factory=list["_Sequence"])
+    loads: list[_Sequence] = field(default_factory=list["_Sequence"])
 
     def schedule(self, seq: _Sequence, tokens: int) -> None:
         self.chunks[seq] = tokens
@@ -192,6 +203,7 @@ class _Records:
         self.first_token_s = [math.nan] * n
         self.finish_s = [math.nan] * n
         self.cached_tokens = [0] * n
+        self.external_tokens = [0] * n
         self.output_tokens = [0] * n
         self.preemptions = [0] * n
         self.status = [UNFINISHED] * n
@@ -204,7 +216,7 @@ class _Records:
             arrival_s=np.array(arrival_s, np.float64), admitted_s=np.array(self.admitted_s, np.float64),
             first_token_s=np.array(self.first_token_s, np.float64), finish_s=np.array(self.finish_s, np.float64),
             prompt_tokens=self._prompt_tokens, cached_tokens=np.array(self.cached_tokens, np.int64),
-            external_tokens=np.zeros(len(self.status), np.int64),
+            external_tokens=np.array(self.external_tokens, np.int64),
             output_tokens=np.array(self.output_tokens, np.int64), preemptions=np.array(self.preemptions, np.int64),
             status=np.array(self.status, np.int64), refusals=self.refusals)
 
@@ -221,10 +233,15 @@ class _Engine:
         self.keys = PrefixKeys(config.block_tokens)
         self.prompt_tokens: list[int] = self.requests.prompt_tokens.tolist()
         self.waiting = _PriorityQueue() if config.policy == "priority" else _FcfsQueue()
+        self.loading = _PriorityQueue() if config.policy == "priority" else _FcfsQueue()
         self.running: list[_Sequence] = []
+        self.prefilling: set[_Sequence] = set()
+        self.tiers = _tiers(config, self.cache)
         self.records = _Records(self.requests)
         self.rows: list[tuple[float, int, int, int, int]] = []
-        self.now_s = self.busy_s = 0.0
+        self.on_their_way: dict[int, _Sequence] = {}
+        self.idle_tokens = {"queried": 0, "hit": 0, "external_hit": 0}
+        self.now_s = self.busy_s = self.stalled_s = self.load_wait_s = 0.0
         self.steps = self.prefill_tokens = self.decode_tokens = 0
         self.queried_tokens = self.hit_tokens = self.requeried_tokens = self.rehit_tokens = 0
 
@@ -232,8 +249,9 @@ class _Engine:
         """Step until nothing is left or the time is up."""
         while self.now_s < self.workload.until_s:
             self._take_arrivals()
-            if self.waiting or self.running:
-                self._step()
+            if self.waiting or self.running or self.loading:
+                if not self._step():
+                    break
                 continue
             wake_s = self.arrivals.wake_s(self.now_s)
             if wake_s >= self.workload.until_s:
@@ -269,23 +287,28 @@ class _Engine:
         rank = (int(self.requests.priority[row]), self.arrivals.arrival_s[row], name, row)
         return _Sequence(row, self.prompt_tokens[row], int(self.requests.output_tokens[row]), rank, holding)
 
-    def _step(self) -> None:
-        """Plan a step, let its time pass, hand out its tokens."""
+    def _step(self) -> bool:
+        """Plan a step, let its time pass, hand out its tokens; False when the time is up before that."""
         step = _Step(self.config.max_num_batched_tokens)
         self.cache.begin_step()
         self._schedule_running(step)
         if not step.preempted:
             self._schedule_waiting(step)
-        if not step.chunks:
-            raise SimulationError(f"nothing can be scheduled at {self.now_s} s with {len(self.waiting)} waiting "
-                                  f"and {len(self.running)} running requests")
-        if step.preempted or step.admitted:
+        if step.preempted or step.admitted or step.loads:
             self._note_state()
+        if self.tiers:
+            self._plan_transfers(self.tiers, step)
+        if not step.chunks:
+            return self._wait(step)
         duration_s = self._duration_s(step)
         self.now_s += duration_s
         self.busy_s += duration_s
         self.steps += 1
+        if self.tiers:
+            self.tiers.issue_stores(self.now_s)
         self._hand_out(step)
+        self._take_transfers()
+        return True
 
     def _schedule_running(self, step: _Step) -> None:
         """Running requests first, in list order; who finds no block preempts others or is preempted."""
@@ -318,7 +341,8 @@ class _Engine:
         del self.running[index]
         step.position -= index < step.position
         step.budget_tokens += step.chunks.pop(victim, 0)
-        step.preempted = True
+        step.preempted.append(victim)
+        self.prefilling.discard(victim)
         self.cache.release(victim.holding)
         victim.computed_tokens = 0
         victim.preemptions += 1
@@ -326,17 +350,130 @@ class _Engine:
         self.waiting.put_back(victim)
 
     def _schedule_waiting(self, step: _Step) -> None:
-        """Admit from the head of the queue until something does not fit; nobody overtakes."""
-        while step.budget_tokens > 0 and self.waiting and len(self.running) < self.config.max_num_seqs:
-            seq = self.waiting.first()
-            hit = self.cache.lookup(seq.holding, seq.num_tokens - 1)
-            tokens = self._clip(seq, hit.tokens, min(seq.num_tokens - hit.tokens, step.budget_tokens))
-            if not tokens or not self.cache.admit(seq.holding, hit, seq.num_tokens, hit.tokens + tokens):
+        """Admit from the head of the queue until something does not fit; nobody overtakes.
+
+        Requests that hold blocks for a load go first; those whose load is not over are passed over.
+        """
+        still_loading: list[_Sequence] = []
+        while step.budget_tokens > 0 and len(self.running) < self.config.max_num_seqs:
+            queue = self.loading if self.loading else self.waiting
+            if not queue:
                 break
-            self.running.append(self.waiting.pop())
-            step.schedule(seq, tokens)
-            step.admitted = True
-            self._note_admission(seq, hit.tokens)
+            seq = queue.first()
+            if not seq.is_loading and not self._admit(seq, step):
+                break
+            queue.pop()
+            if seq.is_loading:
+                still_loading.append(seq)
+            else:
+                self.running.append(seq)
+        for seq in reversed(still_loading):
+            self.loading.put_back(seq)
+
+    def _admit(self, seq: _Sequence, step: _Step) -> bool:
+        """Start a waiting request, or the load of what a lower tier has of it; False if it does not fit."""
+        if seq.computed_tokens:
+            return self._resume(seq, step)
+        hit = self.cache.lookup(seq.holding, seq.num_tokens - 1)
+        external_tokens = self._match(seq, hit)
+        if external_tokens:
+            return self._start_load(seq, hit, external_tokens, step)
+        tokens = self._clip(seq, hit.tokens, min(seq.num_tokens - hit.tokens, step.budget_tokens))
+        if not tokens or not self.cache.admit(seq.holding, hit, seq.num_tokens, hit.tokens + tokens):
+            return False
+        self._note_admission(seq, hit.tokens, 0)
+        self._start(seq, tokens, step)
+        return True
+
+    def _start(self, seq: _Sequence, tokens: int, step: _Step) -> None:
+        """Schedule the first tokens of a request that has been admitted."""
+        step.schedule(seq, tokens)
+        step.admitted.append(seq)
+        if seq.computed_tokens + tokens < seq.num_tokens:
+            self.prefilling.add(seq)
+
+    def _match(self, seq: _Sequence, hit: Hit) -> int:
+        """Tokens behind the hit that lower tiers have; a held result of an earlier lookup is given up."""
+        if self.tiers is None:
+            return 0
+        block = self.config.block_tokens
+        return block * self.tiers.match(seq.row, seq.holding.keys[hit.tokens // block:(seq.num_tokens - 1) // block])
+
+    def _start_load(self, seq: _Sequence, hit: Hit, external_tokens: int, step: _Step) -> bool:
+        """Take blocks for what lower tiers have and ask for it; the request computes nothing until it is there."""
+        assert self.tiers is not None
+        end_tokens = hit.tokens + external_tokens
+        reserved = sum(self.cache.remaining_blocks(other.holding, other.num_tokens) for other in self.prefilling)
+        if not self.cache.reserve(seq.holding, hit, seq.num_tokens, end_tokens, reserved):
+            return False
+        first = hit.tokens // self.config.block_tokens
+        self.tiers.start_load(seq.row, first, [table.blocks for table in seq.holding.tables])
+        self._note_admission(seq, hit.tokens, external_tokens)
+        self.prefilling.add(seq)
+        seq.is_loading, seq.load_start_s = True, self.now_s
+        self.on_their_way[seq.row] = seq
+        step.loads.append(seq)
+        return True
+
+    def _resume(self, seq: _Sequence, step: _Step) -> bool:
+        """Let a request compute whose load is over: its blocks become findable, even if it does not fit now."""
+        self.cache.name_loaded(seq.holding, seq.computed_tokens)
+        tokens = self._clip(seq, seq.computed_tokens, min(seq.num_tokens - seq.computed_tokens, step.budget_tokens))
+        end_tokens = seq.computed_tokens + tokens
+        if not tokens or not self.cache.resume(seq.holding, seq.computed_tokens, seq.num_tokens, end_tokens):
+            return False
+        self.load_wait_s += self.now_s - seq.load_start_s
+        self._start(seq, tokens, step)
+        return True
+
+    def _plan_transfers(self, tiers: TierStack, step: _Step) -> None:
+        """Start the loads of a step, choose its stores."""
+        admitted = set(step.admitted)
+        order = [*(seq for seq in step.admitted if not seq.preemptions),
+                 *(seq for seq in step.chunks if seq not in admitted),
+                 *(seq for seq in step.admitted if seq.preemptions)]
+        tiers.plan(StepView([self._computed(seq) for seq in order], self.cache.checkpoints_of_step().values(),
+                            [seq.row for seq in step.preempted]))
+        tiers.issue_loads(self.now_s)
+
+    def _computed(self, seq: _Sequence) -> Computed:
+        """What a request has in the attention groups."""
+        tables = seq.holding.tables[:1 + self.config.extra_attention_groups]
+        return Computed(seq.row, seq.computed_tokens // self.config.block_tokens, [table.blocks for table in tables])
+
+    def _wait(self, step: _Step) -> bool:
+        """Nothing can be computed: wait for a transfer or an arrival; False when none comes before the time is up."""
+        wake_s = math.inf
+        if self.tiers:
+            self.tiers.issue_stores(self.now_s)
+            wake_s = self.tiers.next_s()
+        wake_s = max(min(wake_s, self.arrivals.next_s()), self.now_s)
+        if math.isinf(wake_s):
+            raise SimulationError(f"nothing can be scheduled at {self.now_s} s with {len(self.waiting)} waiting, "
+                                  f"{len(self.loading)} loading and {len(self.running)} running requests")
+        self._forget_statistics(step)
+        if wake_s >= self.workload.until_s:
+            return False
+        self.stalled_s += wake_s - self.now_s
+        self.now_s = wake_s
+        self._take_transfers()
+        return True
+
+    def _take_transfers(self) -> None:
+        """Learn which transfers are over."""
+        if self.tiers is None:
+            return
+        for row in self.tiers.take_arrived(self.now_s):
+            self.on_their_way.pop(row).is_loading = False
+
+    def _forget_statistics(self, step: _Step) -> None:
+        """Count apart what was looked up in a step that computes nothing (vLLM's loggers never see it)."""
+        for seq in step.loads:
+            if not seq.preemptions:
+                external_tokens = self.records.external_tokens[seq.row]
+                self.idle_tokens["queried"] += seq.num_tokens
+                self.idle_tokens["hit"] += seq.computed_tokens
+                self.idle_tokens["external_hit"] += external_tokens
 
     def _clip(self, seq: _Sequence, start: int, tokens: int) -> int:
         """Shorten a prefill chunk of a model with checkpoints so that it ends where a checkpoint can be kept."""
@@ -351,17 +488,18 @@ class _Engine:
         stops = ((seq.num_tokens - 1) // block * block, seq.holding.junction_tokens)
         return max(min([end, *(stop for stop in stops if start < stop < end)]) - start, 0)
 
-    def _note_admission(self, seq: _Sequence, hit_tokens: int) -> None:
+    def _note_admission(self, seq: _Sequence, hit_tokens: int, external_tokens: int) -> None:
         """Set the counters of a request that starts or resumes; only first admissions count as queries."""
-        seq.computed_tokens = hit_tokens
+        seq.computed_tokens = cached_tokens = hit_tokens + external_tokens
         if seq.preemptions == 0:
             self.records.admitted_s[seq.row] = self.now_s
-            self.records.cached_tokens[seq.row] = hit_tokens
+            self.records.cached_tokens[seq.row] = cached_tokens
+            self.records.external_tokens[seq.row] = external_tokens
             self.queried_tokens += seq.num_tokens * self.config.prefix_caching
-            self.hit_tokens += hit_tokens
+            self.hit_tokens += cached_tokens
         else:
             self.requeried_tokens += seq.num_tokens * self.config.prefix_caching
-            self.rehit_tokens += hit_tokens
+            self.rehit_tokens += cached_tokens
 
     def _duration_s(self, step: _Step) -> float:
         """Length [s] of the step, from its sums."""
@@ -388,6 +526,7 @@ class _Engine:
             seq.work_tokens += tokens
             if seq.computed_tokens < seq.num_tokens:
                 continue
+            self.prefilling.discard(seq)
             seq.generated_tokens += 1
             if seq.generated_tokens == 1:
                 self.records.first_token_s[seq.row] = self.now_s
@@ -403,6 +542,9 @@ class _Engine:
         if not seq.preemptions and cached + seq.work_tokens != seq.num_tokens - 1:
             raise SimulationError(f"request {self.requests.name(seq.row)}: {cached} cached + {seq.work_tokens} "
                                   f"computed tokens are not {seq.num_tokens - 1}")
+        if self.tiers:
+            self.cache.shed(seq.holding, seq.computed_tokens)
+            self.tiers.finish(self._computed(seq))
         self.cache.release(seq.holding)
         self.records.finish_s[seq.row] = self.now_s
         self.records.output_tokens[seq.row] = seq.generated_tokens
@@ -427,8 +569,7 @@ class _Engine:
     def _result(self) -> EngineRun:
         for seq in self.running:
             self.records.output_tokens[seq.row] = seq.generated_tokens
-        while self.waiting:
-            seq = self.waiting.pop()
+        for seq in itertools.chain(self.loading, self.waiting):
             self.records.output_tokens[seq.row] = seq.generated_tokens
         self.cache.pool.check_all()
         records = self.records.arrays(self.arrivals.arrival_s)
@@ -440,10 +581,23 @@ class _Engine:
     def _totals(self) -> RunTotals:
         counters = {"evicted_blocks": self.cache.pool.num_evicted, "refused_requests": len(self.records.refusals),
                     "requeried_tokens": self.requeried_tokens, "rehit_tokens": self.rehit_tokens}
+        if self.tiers:
+            counters |= {f"idle_{name}_tokens": tokens for name, tokens in self.idle_tokens.items()}
+            counters |= {"blocks_loaded": self.tiers.level.load_link.num_blocks, "blocks_stored": self.tiers.level.store_link.num_blocks}
         return RunTotals(
             steps=self.steps, prefill_tokens_computed=self.prefill_tokens, decode_tokens=self.decode_tokens,
             prompt_tokens_queried=self.queried_tokens, prompt_tokens_hit=self.hit_tokens,
             preemptions=sum(self.records.preemptions), makespan_s=self.now_s, busy_s=self.busy_s, counters=counters)
+
+
+def _tiers(config: EngineConfig, cache: KvCache) -> TierStack | None:
+    """The tiers below a replica's pool, if any can be used."""
+    if not config.tiers or not config.prefix_caching:
+        return None
+    attention = 1 + config.extra_attention_groups
+    # A step's blocks, twice: what lazy writing keeps ready for reuse at the head of the free queue.
+    scan_blocks = 2 * (attention * -(-config.max_num_batched_tokens // config.block_tokens) + 2 * config.state_groups)
+    return TierStack(cache.pool, config.tiers[0], (attention, config.state_groups), scan_blocks)
 
 
 def max_blocks(config: EngineConfig, total_tokens: int) -> int:

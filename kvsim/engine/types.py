@@ -9,6 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.cache.tiers.config import TierConfig
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -39,6 +41,8 @@ class EngineConfig:
         None at every block (dense).
     extra_attention_groups : int
         Further attention groups of the same block size (drafts that do not share the target's spec).
+    tiers : tuple of TierConfig
+        Tiers below the pool, from the nearest to the farthest; without prefix caching they are not used.
     """
 
     num_blocks: int
@@ -51,6 +55,7 @@ class EngineConfig:
     state_groups: int = 0
     retention_interval_tokens: int | None = 0
     extra_attention_groups: int = 0
+    tiers: tuple[TierConfig, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,8 @@ class CalibrationProfile(Profile):
         ProfileError
             Another GPU, model, KV format, engine profile or kind of scheduling, or other physics, all of them named.
         """
-        problems = [Problem(f"calibration {self.name}", field, f"a use with {given!r}", f"{accepted!r}, which it is for",
-                            "kvsim calibrate makes one for other uses")
+        problems = [Problem(f"calibration {self.name}", field, f"a use with {given!r}",
+                            f"{accepted!r}, which it is for", "kvsim calibrate makes one for other uses")
                     for field, given, accepted in self._differences(use)]
         if problems:
             raise ProfileError(f"calibration {self.name!r} is for something else", problems)

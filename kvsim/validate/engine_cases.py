@@ -155,11 +155,22 @@ def _equal(expected: float, got: float) -> bool:
 
 
 def _totals(done: EngineRun) -> dict[str, float]:
-    """A run's totals under the case format's names."""
-    totals = done.totals
-    return {"queries": totals.prompt_tokens_queried, "hits": totals.prompt_tokens_hit,
-            "preemptions": totals.preemptions, "steps": totals.steps,
-            "prefill_tokens_computed": totals.prefill_tokens_computed, "makespan_s": totals.makespan_s}
+    """A run's totals under the case format's names.
+
+    The recorder kept the statistics of steps that computed something; it tells hits in the pool from those in the host.
+    """
+    totals, counters = done.totals, done.totals.counters
+    external = int(done.records.external_tokens.sum())
+    idle_hit, idle_external = counters.get("idle_hit_tokens", 0), counters.get("idle_external_hit_tokens", 0)
+    queries = totals.prompt_tokens_queried - counters.get("idle_queried_tokens", 0)
+    hits = totals.prompt_tokens_hit - external - (idle_hit - idle_external)
+    found = {"queries": queries, "hits": hits,
+             "preemptions": totals.preemptions, "steps": totals.steps,
+             "prefill_tokens_computed": totals.prefill_tokens_computed, "makespan_s": totals.makespan_s}
+    if "blocks_loaded" in counters:
+        found |= {"external_queries": queries - hits, "external_hits": external - idle_external,
+                  "blocks_loaded": counters["blocks_loaded"], "blocks_stored": counters["blocks_stored"]}
+    return found
 
 
 def _cases_in(file: Path) -> Iterator[EngineCase]:

@@ -313,18 +313,19 @@ def _regime(name: str, measured: Floats, predicted: Floats) -> RegimeError:
 
 def _run_header() -> str:
     """Names of the columns of `_run_line`."""
-    return (f"{'run':34s} {'':6s} {'out tok/s':>17s} {'error':>7s} {'total tok/s':>15s} {'TTFT p50 / p95 / mean s':>41s}"
-            f" {'E2E p50 / p95 / mean s':>41s} {'hit %':>13s} {'steps':>11s} {'stall':>6s}\n"
-            f"{'':41s} {'measured : predicted in every column':>17s}")
+    columns = (("run (measured : predicted)", -42), ("out tok/s", 17), ("error", 7), ("total tok/s", 15),
+               ("TTFT p50, p95, mean s", 41), ("E2E p50, p95, mean s", 41), ("hit %", 13), ("same steps", 11),
+               ("stall", 6))
+    return " ".join(f"{name:{'<' if width < 0 else '>'}{abs(width)}s}" for name, width in columns)
 
 
 def _run_line(run: RunResult) -> str:
     """One run, measured : predicted."""
     m, p = run.measured, run.predicted
     error = 100.0 * (p.output_tokens_per_s / m.output_tokens_per_s - 1.0)
-    note = "fitted" if run.fitted else "" if run.complete else "cut"
-    return (f"{run.file.removesuffix('.jsonl') + ' ' + run.label:34s} {note:6s} "
-            f"{m.output_tokens_per_s:8.1f}:{p.output_tokens_per_s:8.1f} {error:+6.1f}% "
+    note = " fitted" if run.fitted else "" if run.complete else " cut"
+    name = f"{run.file.removesuffix('.gz').removesuffix('.jsonl')} {run.label}{note}"
+    return (f"{name:42s} {m.output_tokens_per_s:8.1f}:{p.output_tokens_per_s:8.1f} {error:+6.1f}% "
             f"{m.total_tokens_per_s:7.0f}:{p.total_tokens_per_s:7.0f} "
             f"{_pairs(m.ttft_s, p.ttft_s)} {_pairs(m.e2e_s, p.e2e_s)} "
             f"{100 * m.hit_rate:6.2f}:{100 * p.hit_rate:6.2f} {run.same_steps:5d}/{run.steps:5d} "
@@ -339,5 +340,5 @@ def _pairs(measured: Spread, predicted: Spread) -> str:
 
 def _regime_line(regime: RegimeError) -> str:
     """One row of the table of step times."""
-    return (f"  {regime.regime:12s} {regime.steps:5d} steps {1e3 * regime.measured_s:8.2f}:{1e3 * regime.predicted_s:8.2f}"
-            f" {100 * regime.median_error_frac:6.1f} % {regime.total_ratio:6.2f}")
+    return (f"  {regime.regime:12s} {regime.steps:5d} steps {1e3 * regime.measured_s:8.2f}:"
+            f"{1e3 * regime.predicted_s:8.2f} {100 * regime.median_error_frac:6.1f} % {regime.total_ratio:6.2f}")

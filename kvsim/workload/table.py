@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from kvsim.workload.requests import Floats, Ints
+from kvsim.workload.requests import Floats, Ints, Workload
 from kvsim.workload.sessions import SessionTree, offsets_of, take_ragged
 
 UNKNOWN = -1
@@ -93,6 +93,21 @@ class Trace:
     def num_sessions(self) -> int:
         """Sessions."""
         return len(self.session_names)
+
+    def to_workload(self, mode: Literal["open", "closed"] = "open", rate_factor: float = 1.0,
+                    concurrency: int = 1, sessions_per_s: float | None = None, seed: int = 0) -> Workload:
+        """The trace as a workload; see `kvsim.workload.replay.open_workload` and ``closed_workload``.
+
+        Raises
+        ------
+        ScenarioError
+            A combination that the trace cannot give.
+        """
+        from kvsim.workload import replay  # replay works on traces, so it cannot be imported before this class exists
+
+        if mode == "open":
+            return replay.open_workload(self, rate_factor, sessions_per_s)
+        return replay.closed_workload(self, concurrency, seed)
 
     def prompt(self, i: int) -> list[tuple[int, int]]:
         """Pieces (content, tokens) of the prompt of row `i`."""

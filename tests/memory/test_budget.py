@@ -12,8 +12,9 @@ from kvsim.capacity import capacity_text, kv_capacity
 from kvsim.errors import InfeasibleError
 from kvsim.layout import Layout
 from kvsim.memory.budget import MemoryBudget, activation_bytes_per_token, mla_workspace_bytes
+from kvsim.memory.capacity import Pool, fit_at
 from kvsim.profiles.store import default_store
-from tests.memory.helpers import k3_on_b300, model
+from tests.memory.helpers import geometry, k3_on_b300, model
 
 UTILIZATION = st.floats(0.5, 1.0)
 
@@ -92,6 +93,18 @@ def test_capacity_never_grows_with_running_requests(seqs: int, more: int) -> Non
 def test_sessions_never_grow_with_max_model_len(length: int, more: int) -> None:
     short, long = (k3_on_b300(max_model_len=n, num_blocks=2135).capacity for n in (length, length + more))
     assert long.max_concurrency <= short.max_concurrency
+
+
+@pytest.mark.parametrize(("blocks", "sessions"), [(512, 0), (513, 1), (1024, 1), (1025, 2)])
+def test_the_null_block_holds_nothing(blocks: int, sessions: int) -> None:
+    assert fit_at(geometry("llama-3.1-8b"), Pool(blocks), 512 * 16).sessions == sessions
+
+
+def test_a_request_of_all_usable_blocks_fits_and_a_larger_one_does_not() -> None:
+    usable = kv_capacity("llama-3.1-8b", "h200").capacity.num_blocks - 1
+    assert kv_capacity("llama-3.1-8b", "h200", max_model_len=16 * usable).capacity.num_blocks == usable + 1
+    with pytest.raises(InfeasibleError, match="one request of max_model_len does not fit"):
+        kv_capacity("llama-3.1-8b", "h200", max_model_len=16 * usable + 1)
 
 
 def test_sessions_fall_as_contexts_grow() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -87,7 +88,9 @@ def test_live_sessions_hold_whole_blocks_and_their_checkpoint() -> None:
     k3 = geometry("kimi-k3", "fp8", tp=8)
     held = live("agentx-v1", k3)
     assert len(held.main) == len(held.subagents) == len(held.busy)
-    assert held.main.min() >= 1 + k3.state_groups or held.main.min() == 0
+    stateless = replace(k3, groups=tuple(g for g in k3.groups if g.kind == "attention"))
+    assert set((held.main - live("agentx-v1", stateless).main).tolist()) <= {0.0, 3.0}
+    assert (held.main > live("agentx-v1", stateless).main).any()
     assert (held.main % 1 == 0).all()
     assert set(held.busy.tolist()) <= {0.0, 1.0}
     again, other = live("agentx-v1", k3), live("agentx-v1", k3, seed=1)

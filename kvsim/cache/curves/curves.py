@@ -200,7 +200,7 @@ def run_curves(trace: Trace, policies: Sequence[str] = POLICIES,
     >>> _ = [builder.add(Entry(t, 64, 1, "a", [(t % 2, 64)], 2)) for t in range(4)]
     >>> trace = replace(builder.build("alternating")[0], knowledge="blocks", block_tokens=16)
     >>> [row.hit_blocks for row in run_curves(trace, ["lru", "lru_tail", "belady"], [6, math.inf]).rows]
-    [0, 4, 4, 8, 8, 8]
+    [0, 4, 5, 8, 8, 8]
     """
     play = play or Play()
     asked = [_policy(name) for name in policies]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from kvsim.errors import Problem, TraceError
+from kvsim.workload.readers.source import Row, json_rows
 
 T = TypeVar("T")
 
@@ -22,15 +21,21 @@ class ReadReport:
     Attributes
     ----------
     path : str
-        File read.
+        File or folder read.
     num_rows : int
         Rows (lines that are not empty) seen.
     num_sessions, num_requests : int
         Sessions and requests returned.
     bad : list of Problem
-        Rows that were skipped: file, line, what was wrong.
+        Rows that were skipped because something in them is wrong: file, line, what.
+    skipped : Counter
+        How many rows or files were left out by a rule, by reason (a failed request, a file that is no trace).
     adjusted : Counter
         How many requests were changed or completed, by reason.
+    formats : dict
+        Format found in each file.
+    notes : list of str
+        How the record was understood where it leaves room.
     """
 
     path: str
@@ -38,36 +43,57 @@ class ReadReport:
     num_sessions: int = 0
     num_requests: int = 0
     bad: list[Problem] = field(default_factory=list[Problem])
+    skipped: Counter[str] = field(default_factory=Counter[str])
     adjusted: Counter[str] = field(default_factory=Counter[str])
+    formats: dict[str, str] = field(default_factory=dict[str, str])
+    notes: list[str] = field(default_factory=list[str])
 
     def __str__(self) -> str:
         text = f"{self.path}: {self.num_rows} rows, {self.num_sessions} sessions, {self.num_requests} requests"
         text += f", {len(self.bad)} bad rows skipped"
-        return text + "".join(f"; {count} x {why}" for why, count in self.adjusted.items())
+        counts = [("left out", self.skipped), ("", self.adjusted)]
+        text += "".join(f"; {count} x {f'{kind}: {why}' if kind else why}"
+                        for kind, reasons in counts for why, count in reasons.items())
+        return "\n  ".join([text, *self.notes, *(f"skipped {p}" for p in self.bad)])
+
+    def note(self, text: str) -> None:
+        """Add a note once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"path": self.path, "num_rows": self.num_rows, "num_sessions": self.num_sessions,
+                "num_requests": self.num_requests, "bad": [str(p) for p in self.bad], "skipped": dict(self.skipped),
+                "adjusted": dict(self.adjusted), "formats": self.formats, "notes": self.notes}
 
 
 class BadRow(ValueError):
-    """One row that cannot be used; readers raise it, `read_rows` counts it."""
+    """One row that cannot be used; readers raise it, `parse_rows` counts it."""
 
     def __init__(self, place: str, given: str, accepted: str) -> None:
         super().__init__(f"{place}: {given}; accepted: {accepted}")
         self.place, self.given, self.accepted = place, given, accepted
 
 
-def read_rows(path: str | Path, report: ReadReport, parse: Callable[[dict[str, Any]], T],
-              max_bad_rows: int) -> Iterator[T]:
-    """Parse a JSON-lines file (plain or gzip) row by row.
+class LeftOut(ValueError):
+    """One row that a rule leaves out (a failed request); counted by reason, without limit."""
+
+
+def parse_rows(rows: Iterable[Row], report: ReadReport, parse: Callable[[dict[str, Any]], T],
+               max_bad_rows: int) -> Iterator[T]:
+    """Parse rows one by one.
 
     Parameters
     ----------
-    path : path
-        File; a name that ends in ``.gz`` is unpacked on the fly.
+    rows : iterable of Row
+        From `kvsim.workload.readers.source`.
     report : ReadReport
         Account to be filled.
     parse : callable
-        Turns one JSON object into what is wanted, or raises `BadRow`.
+        Turns one row into what is wanted, or raises `BadRow` or `LeftOut`.
     max_bad_rows : int
-        Bad rows that are skipped before the reading fails.
+        Bad rows of the whole reading that are skipped before it fails.
 
     Yields
     ------
@@ -79,18 +105,28 @@ def read_rows(path: str | Path, report: ReadReport, parse: Callable[[dict[str, A
     TraceError
         The file cannot be read, or has more bad rows than allowed.
     """
-    for number, line in _lines(path):
+    for row in rows:
         report.num_rows += 1
         try:
-            yield parse(_object(line))
+            if row.values is None:
+                raise BadRow("", row.text, "a JSON object" if row.problem is None else row.problem)
+            yield parse(row.values)
+        except LeftOut as why:
+            report.skipped[str(why)] += 1
         except BadRow as bad:
-            report.bad.append(Problem(f"{report.path}:{number}", bad.place, bad.given, bad.accepted))
+            report.bad.append(Problem(row.where, bad.place, bad.given, bad.accepted))
             if len(report.bad) > max_bad_rows:
                 raise TraceError(f"{report.path}: more than {max_bad_rows} bad rows", report.bad) from bad
 
 
+def read_rows(path: str | Path, report: ReadReport, parse: Callable[[dict[str, Any]], T],
+              max_bad_rows: int) -> Iterator[T]:
+    """`parse_rows` of the JSON objects of a file."""
+    return parse_rows(json_rows(path), report, parse, max_bad_rows)
+
+
 def number_of(row: dict[str, Any], key: str, low: float, default: float | None = None) -> float:
-    """A number of a JSON object, at least `low`; a missing or null one is `default`, if that is given.
+    """A number of a row, at least `low`; a missing or null one is `default`, if that is given.
 
     >>> number_of({"in": 64}, "in", 1), number_of({"api_time": None}, "api_time", 0, 0.0)
     (64, 0.0)
@@ -103,23 +139,28 @@ def number_of(row: dict[str, Any], key: str, low: float, default: float | None =
     return value
 
 
-def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines that are not empty."""
-    opener = gzip.open if str(path).endswith(".gz") else open
-    try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield number, line
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise TraceError(f"cannot read {path}: {error}") from error
+def count_of(row: dict[str, Any], key: str, low: int = 0) -> int:
+    """A whole number of a row, as a number or as text, at least `low`.
+
+    >>> count_of({"n": "12"}, "n"), count_of({"n": 3.0}, "n")
+    (12, 3)
+    """
+    value = row.get(key)
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            raise BadRow(key, repr(value), f"a whole number >= {low}") from None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if type(value) is not int or value < low:
+        raise BadRow(key, "nothing" if value is None else repr(value), f"a whole number >= {low}")
+    return value
 
 
-def _object(line: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise BadRow("", f"{line[:40].strip()!r} ({error.msg})", "a JSON object") from error
-    if not isinstance(row, dict):
-        raise BadRow("", line[:40].strip(), "a JSON object")
-    return cast(dict[str, Any], row)
+def text_of(row: dict[str, Any], key: str) -> str:
+    """A name: a text or a number, as text."""
+    value = row.get(key)
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise BadRow(key, "nothing" if value is None else repr(value)[:40], "a name or a number")
+    return str(value)

@@ -6,13 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-
+from kvsim.workload.readers.contents import Run, merged_runs, runs_of_ids
 from kvsim.workload.readers.report import BadRow, ReadReport, number_of, read_rows
-from kvsim.workload.requests import Ints
 from kvsim.workload.sessions import SessionTree, Turn, tree_from_turns
-
-Run = tuple[int, int]
 
 
 def read_weka_rle(path: str | Path, output_in_next_prompt: bool = True,
@@ -25,7 +21,8 @@ def read_weka_rle(path: str | Path, output_in_next_prompt: bool = True,
         JSON lines, plain or gzip. A session has ``id``, ``block_size`` and ``requests``; a request has
         ``t`` [s], ``in``, ``out`` [tokens] and ``hash_runs`` ``[[start, n], ...]`` or ``hash_ids``
         ``[id, ...]``, one id for each *full* block of the prompt; an entry with ``requests`` of its own is a
-        sub-agent, whose times count from its ``t``. Optional: ``api_time``, ``think_time`` [s], ``duration_ms``.
+        sub-agent, whose times count from its ``t``, or from the session's beginning (see Notes). Optional:
+        ``api_time``, ``think_time`` [s], ``duration_ms``.
     output_in_next_prompt : bool
         Whether an output is taken to be the beginning of what the next turn appends (see Notes).
         False: outputs are never found again, as when a replay sends recorded answers.
@@ -46,6 +43,10 @@ def read_weka_rle(path: str | Path, output_in_next_prompt: bool = True,
 
     Notes
     -----
+    **Times.** Two conventions occur: kv-cache-tester counts a sub-agent's times from its marker, the corpora of
+    SemiAnalysis count all times from the beginning of the session. A session in which no sub-agent's request is
+    earlier than its marker is taken to be of the second kind.
+
     **Prompts.** A run of consecutive ids becomes a piece of the stream named by its first id, so equal leading ids
     are equal leading content and nothing else is. The tokens behind the last full block have no id: when
     the next turn of the stream is append-only (starts with all full blocks of this one), they are the beginning of
@@ -60,10 +61,11 @@ def read_weka_rle(path: str | Path, output_in_next_prompt: bool = True,
     recorded start less the recorded ends, at least 0; an end is ``t + api_time``, and where
     ``api_time`` is missing the next turn's ``think_time`` gives it.
 
-    Source: https://github.com/callanjfox/kv-cache-tester (Apache-2.0).
+    Sources: https://github.com/callanjfox/kv-cache-tester (Apache-2.0),
+    https://docs.nvidia.com/aiperf/tutorials/datasets-inputs/replay-weka-agentic-coding-traces.
     """
     report = ReadReport(str(path))
-    trees = list(read_rows(path, report, lambda row: _session(row, report, output_in_next_prompt), max_bad_rows))
+    trees = list(read_rows(path, report, lambda row: session_tree(row, report, output_in_next_prompt), max_bad_rows))
     report.num_sessions = len(trees)
     report.num_requests = sum(len(t) for t in trees)
     return trees, report
@@ -87,6 +89,7 @@ class _Session:
 
     block_tokens: int
     output_in_next_prompt: bool
+    absolute: bool
     streams: list[list[_Request]] = field(default_factory=list[list[_Request]])
     parents: list[tuple[int, float, float]] = field(default_factory=list[tuple[int, float, float]])
     contents: dict[Run, int] = field(default_factory=dict[Run, int])
@@ -109,9 +112,15 @@ class _Session:
         return self.contents[key]
 
 
-def _session(row: dict[str, Any], report: ReadReport, output_in_next_prompt: bool) -> SessionTree:
-    """The tree of one row."""
-    session = _Session(int(number_of(row, "block_size", 1)), output_in_next_prompt)
+def session_tree(row: dict[str, Any], report: ReadReport, output_in_next_prompt: bool = True) -> SessionTree:
+    """The tree of one row; see `read_weka_rle`.
+
+    Raises
+    ------
+    BadRow
+        Something in it is wrong.
+    """
+    session = _Session(int(number_of(row, "block_size", 1)), output_in_next_prompt, _absolute(row))
     if row.get("hash_id_scope", "local") != "local":
         raise BadRow("hash_id_scope", repr(row["hash_id_scope"]), "'local'")
     adjusted: list[str] = []
@@ -125,6 +134,13 @@ def _session(row: dict[str, Any], report: ReadReport, output_in_next_prompt: boo
     return tree
 
 
+def _absolute(row: dict[str, Any]) -> bool:
+    """Whether the times of sub-agents count from the beginning of the session: no request precedes its marker."""
+    markers = [raw for raw in _entries(row) if "requests" in raw]
+    starts = [(number_of(m, "t", 0), number_of(r, "t", 0)) for m in markers for r in _entries(m)[:1]]
+    return any(marker for marker, _ in starts) and all(first >= marker for marker, first in starts)
+
+
 def _read_stream(entry: dict[str, Any], base_s: float, session: _Session, adjusted: list[str]) -> int:
     """Read the requests of one agent and of those nested in it; returns the number of its stream."""
     number = len(session.streams)
@@ -134,7 +150,7 @@ def _read_stream(entry: dict[str, Any], base_s: float, session: _Session, adjust
     for raw in _entries(entry):
         start_s = base_s + number_of(raw, "t", 0)
         if "requests" in raw:
-            child = _read_stream(raw, start_s, session, adjusted)
+            child = _read_stream(raw, 0.0 if session.absolute else start_s, session, adjusted)
             end_s = start_s + number_of(raw, "duration_ms", 0, 0.0) / 1e3
             session.parents[child] = (number, start_s, end_s)
             _close(session.streams[child], end_s, adjusted)
@@ -160,7 +176,12 @@ def _request(raw: dict[str, Any], start_s: float, session: _Session, adjusted: l
     output = int(number_of(raw, "out", 0))
     if not output:
         adjusted.append("output of 0 tokens raised to 1")
-    runs = _runs(raw)
+    if "hash_runs" in raw or "hash_ids" in raw:
+        runs = _runs(raw)
+    else:
+        adjusted.append("request without block ids, its prompt is taken as new")
+        full = tokens // session.block_tokens
+        runs = [(-(session.num_requests + 1) << 40, full)] if full else []
     if sum(n for _, n in runs) != tokens // session.block_tokens:
         raise BadRow("hash_runs" if "hash_runs" in raw else "hash_ids", f"{sum(n for _, n in runs)} blocks",
                      f"{tokens // session.block_tokens} full blocks for in = {tokens}")
@@ -187,34 +208,9 @@ def _close(stream: list[_Request], end_s: float, adjusted: list[str]) -> None:
 
 def _runs(raw: dict[str, Any]) -> list[Run]:
     """Maximal runs of consecutive ids."""
-    if "hash_runs" not in raw:
-        return _runs_of_ids(raw.get("hash_ids", []))
-    given = raw["hash_runs"]
-    merged: list[Run] = []
-    try:
-        for start, count in given:
-            if type(start) is not int or type(count) is not int or count < 1:
-                raise BadRow("hash_runs", repr([start, count])[:40], "[start, n >= 1] pairs of integers")
-            if merged and merged[-1][0] + merged[-1][1] == start:
-                merged[-1] = (merged[-1][0], merged[-1][1] + count)
-            else:
-                merged.append((start, count))
-    except (TypeError, ValueError) as error:
-        raise BadRow("hash_runs", repr(given)[:40], "[start, n >= 1] pairs of integers") from error
-    return merged
-
-
-def _runs_of_ids(ids: object) -> list[Run]:
-    """Maximal runs of a plain list of ids."""
-    try:
-        array = cast(Ints, np.asarray(ids))
-    except ValueError as error:
-        raise BadRow("hash_ids", repr(ids)[:40], "a list of integers") from error
-    if array.ndim != 1 or (array.size and array.dtype.kind != "i"):
-        raise BadRow("hash_ids", repr(ids)[:40], "a list of integers")
-    first = np.flatnonzero(np.diff(array, prepend=array[:1] - 2) != 1)
-    counts = np.diff(first, append=array.size)
-    return list(zip(array[first].tolist(), counts.tolist(), strict=True))
+    if "hash_runs" in raw:
+        return merged_runs(raw["hash_runs"], "hash_runs")
+    return runs_of_ids(raw["hash_ids"])
 
 
 def _turns(session: _Session) -> list[Turn]:

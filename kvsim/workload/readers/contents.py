@@ -1,0 +1,139 @@
+"""From block ids, or from sessions that append, to pieces of content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from kvsim.workload.readers.report import BadRow
+from kvsim.workload.requests import Ints
+
+Run = tuple[int, int]
+Pieces = list[tuple[int, int]]
+
+
+@dataclass(slots=True)
+class BlockContents:
+    """Contents named by block ids.
+
+    A run of consecutive ids is a piece of the stream that its first id begins, so that prompts with equal leading
+    ids have equal leading content, and no others.
+
+    Attributes
+    ----------
+    fresh : callable
+        Gives a content that nobody else has.
+    block_tokens : int
+        Tokens of a block.
+    """
+
+    fresh: Callable[[], int]
+    block_tokens: int
+    _contents: dict[tuple[Hashable, int, int], int] = field(default_factory=dict[tuple[Hashable, int, int], int])
+
+    def prompt(self, runs: Sequence[Run], tokens: int, scope: Hashable = None) -> Pieces:
+        """Pieces of a prompt of `tokens`; what has no id is content of its own, ids beyond the prompt are left out.
+
+        Ids of one `scope` mean the same content.
+        """
+        pieces: Pieces = []
+        left, before, again = tokens, None, 0
+        for start, count in runs:
+            again = again + 1 if start == before else 0
+            before = start
+            length = min(count * self.block_tokens, left)
+            if length:
+                pieces.append((self._content(scope, start, again), length))
+            left -= length
+        return [*pieces, (self.fresh(), left)] if left else pieces
+
+    def _content(self, scope: Hashable, start: int, again: int) -> int:
+        """The stream of a run; a run that only repeats its neighbour is another, since equal neighbours continue."""
+        key = (scope, start, again)
+        content = self._contents.get(key)
+        if content is None:
+            content = self._contents[key] = self.fresh()
+        return content
+
+
+def runs_of_ids(ids: object, key: str = "hash_ids") -> list[Run]:
+    """Maximal runs (start, count) of consecutive ids.
+
+    >>> runs_of_ids([4, 5, 6, 9])
+    [(4, 3), (9, 1)]
+    """
+    try:
+        array = cast(Ints, np.asarray(ids))
+    except ValueError as error:
+        raise BadRow(key, repr(ids)[:40], "a list of integers") from error
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise BadRow(key, repr(ids)[:40], "a list of integers")
+    first = np.flatnonzero(np.diff(array, prepend=array[:1] - 2) != 1)
+    counts = np.diff(first, append=array.size)
+    return list(zip(array[first].tolist(), counts.tolist(), strict=True))
+
+
+def merged_runs(given: object, key: str) -> list[Run]:
+    """Runs given as [start, n] pairs, made maximal.
+
+    >>> merged_runs([[1, 2], [3, 4], [9, 1]], "runs")
+    [(1, 6), (9, 1)]
+    """
+    accepted = "[start, n >= 1] pairs of integers"
+    merged: list[Run] = []
+    try:
+        for start, count in cast("list[Any]", given):
+            if type(start) is not int or type(count) is not int or count < 1:
+                raise BadRow(key, repr([start, count])[:40], accepted)
+            if merged and merged[-1][0] + merged[-1][1] == start:
+                merged[-1] = (merged[-1][0], merged[-1][1] + count)
+            else:
+                merged.append((start, count))
+    except (TypeError, ValueError) as error:
+        if isinstance(error, BadRow):
+            raise
+        raise BadRow(key, repr(given)[:40], accepted) from error
+    return merged
+
+
+@dataclass(slots=True)
+class AppendingSession:
+    """Contents of a session that is taken to append to its context, where no block ids say more.
+
+    A prompt at least as long as the one before continues it, beginning with the output before it. A shorter one keeps as many leading tokens as the record says (`kept`), and goes on with new content.
+
+    Examples
+    --------
+    >>> ids = iter(range(9))
+    >>> session = AppendingSession(lambda: next(ids))
+    >>> session.turn(100), session.turn(150), session.turn(60, kept=40)
+    (([(0, 100)], 0), ([(0, 150)], 0), ([(0, 40), (1, 20)], 1))
+    """
+
+    fresh: Callable[[], int]
+    pieces: Pieces = field(default_factory=list[tuple[int, int]])
+    tokens: int = 0
+
+    def turn(self, tokens: int, kept: int = 0) -> tuple[Pieces, int]:
+        """Pieces of the next prompt, `tokens` long, and the content of its output."""
+        if not self.pieces:
+            self.pieces = [(self.fresh(), tokens)]
+        elif tokens >= self.tokens:
+            content, length = self.pieces[-1]
+            self.pieces = [*self.pieces[:-1], (content, length + tokens - self.tokens)]
+        else:
+            self._cut(min(kept, tokens - 1))
+            self.pieces.append((self.fresh(), tokens - sum(n for _, n in self.pieces)))
+        self.tokens = tokens
+        return [piece for piece in self.pieces if piece[1]], self.pieces[-1][0]
+
+    def _cut(self, kept: int) -> None:
+        left, pieces = max(kept, 0), Pieces()
+        for content, length in self.pieces:
+            if left > 0:
+                pieces.append((content, min(length, left)))
+            left -= length
+        self.pieces = pieces

@@ -1,0 +1,124 @@
+"""Measured runs on one H200: throughput, hits and step times, before and after calibration."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from kvsim.errors import TraceError
+from kvsim.validate.gpu_runs import GpuRunsResult, RunResult, run_gpu_runs
+
+DATA = Path(__file__).resolve().parent.parent / "data"
+LLAMA = ("llama-8b", "llama-8b-async", "llama-8b-pool6000")
+CALIBRATE_ON = ("fixed-c1", "fixed-c8", "fixed-c64")
+
+pytestmark = pytest.mark.golden
+
+
+def paths(names: tuple[str, ...]) -> list[Path]:
+    return [DATA / f"gpu_runs.{name}.jsonl.gz" for name in names]
+
+
+@cache
+def result(fitted: bool) -> GpuRunsResult:
+    """All files, simulated once each way."""
+    return run_gpu_runs(paths((*LLAMA, "kimi-linear-48b", "llama-8b-pool6000-dram40")),
+                        CALIBRATE_ON if fitted else ())
+
+
+def errors(runs: tuple[RunResult, ...], model: str = "") -> list[float]:
+    return [run.throughput_error_frac for run in runs if run.model.startswith(model)]
+
+
+def test_throughput_without_calibration() -> None:
+    assert statistics.median(errors(result(False).scored)) <= 0.15
+    assert max(errors(result(False).scored, "llama")) <= 0.35
+
+
+@pytest.mark.xfail(strict=True, reason="Kimi Linear's first prefill compiles (0.39 s of a run of 1.4 s), and its host "
+                   "launches prefill steps three times as slowly as the engine profile takes")
+def test_throughput_of_the_hybrid_without_calibration() -> None:
+    assert max(errors(result(False).scored, "kimi")) <= 0.35
+
+
+def test_throughput_after_calibration_on_short_runs() -> None:
+    scored = result(True).scored
+    assert {run.label for run in scored}.isdisjoint(CALIBRATE_ON)
+    assert statistics.median(errors(scored)) <= 0.05
+    assert max(errors(scored, "llama")) <= 0.12
+
+
+@pytest.mark.xfail(strict=True, reason="the host launched prefill steps of Kimi Linear in 100 to 150 ms in the agentic "
+                   "run and in 137 to 190 ms in the runs that are calibrated on")
+def test_throughput_of_the_hybrid_after_calibration() -> None:
+    assert max(errors(result(True).scored, "kimi")) <= 0.12
+
+
+def test_hits_of_complete_runs_are_exact() -> None:
+    for run in result(False).runs:
+        if run.complete:
+            assert run.hit_difference_points < 1e-9, run.label
+
+
+def test_hits_of_the_run_that_was_cut() -> None:
+    cut, = (run for run in result(True).runs if not run.complete)
+    assert cut.label == "agent-c48"
+    assert cut.hit_difference_points <= 1.0
+    assert cut.predicted.wall_s == cut.measured.wall_s
+
+
+def test_every_step_is_reproduced() -> None:
+    assert all(run.same_steps == run.steps for run in result(False).runs)
+    assert sum(run.steps for run in result(False).runs) > 8_000
+
+
+def test_step_times_of_the_dense_model() -> None:
+    tables = result(False).samples
+    for regime in tables["llama-8b, synchronous scheduling"]:
+        assert regime.median_error_frac <= 0.15, regime.regime
+
+
+def test_runs_that_need_a_tier_are_listed_and_not_scored() -> None:
+    found = result(False)
+    assert [s.label for s in found.skipped] == ["cliff-c2", "cliff-c4", "cliff-c6", "cliff-c8"]
+    assert {s.reason for s in found.skipped} == {"needs an offload tier: not simulated"}
+    assert "cliff-c2: needs an offload tier: not simulated, not scored" in found.text()
+    assert not any("dram40" in run.file for run in found.runs)
+
+
+def test_the_last_line_is_the_score() -> None:
+    found = result(False)
+    median, worst = statistics.median(errors(found.scored)), max(errors(found.scored))
+    hits = max(run.hit_difference_points for run in found.scored)
+    assert found.text().splitlines()[-1] == (
+        f"gpu runs: median throughput error {100 * median:.1f} %, worst {100 * worst:.1f} %, "
+        f"worst hit-rate difference {hits:.2f} points")
+
+
+def test_fitted_runs_are_shown_but_not_scored() -> None:
+    found = result(True)
+    assert sum(run.fitted for run in found.runs) == 8
+    assert len(found.scored) == len(found.runs) - 8
+    assert " fitted" in found.text()
+
+
+def test_nothing_left_to_score() -> None:
+    found = result(False)
+    assert replace(found, runs=()).score() == "gpu runs: nothing to score"
+
+
+def test_the_result_is_plain_data() -> None:
+    data = json.loads(json.dumps(result(True).to_dict(), allow_nan=False))
+    assert data["score"]["scored_runs"] == len(result(True).scored)
+    assert data["runs"][0]["measured"]["ttft_s"].keys() == {"mean", "p50", "p95"}
+    assert {c["schema"] for c in data["calibrations"]} == {"kvsim/calibration/1"}
+
+
+def test_an_unknown_label_to_calibrate_on() -> None:
+    with pytest.raises(TraceError, match="fixed-c2"):
+        run_gpu_runs(paths(("llama-8b-async",)), ("fixed-c2",))
