@@ -20,6 +20,10 @@ Path = list[tuple[int, int]]
 """(chain, end block) from the root to the leaf; a chain is used from its start block to the end block."""
 
 
+PORTION = 1 << 16
+"""Pieces held as Python numbers at a time while a tree is built."""
+
+
 @dataclass(frozen=True, slots=True)
 class ContentTrie:
     """Chains of blocks, and the chain at which each request ends.
@@ -104,7 +108,7 @@ class _Builder:
     def build(self) -> ContentTrie:
         """Private requests, then the prompts of the others, then their outputs."""
         shared = self._place_private()
-        ends = [self._place_prompt(i) for i in shared]
+        ends = self._place_prompts(shared)
         fresh = _occurs_once(self.requests.output_content, self.requests.piece_content)[shared].tolist()
         outputs = self.requests.output_content[shared].tolist()
         for i, end, content, is_fresh in zip(shared, ends, outputs, fresh, strict=True):
@@ -128,12 +132,26 @@ class _Builder:
         self.leaf = leaf.tolist()
         return np.flatnonzero(~private).tolist()
 
-    def _place_prompt(self, i: int) -> tuple[int, int]:
-        """Chain and piece at which the prompt of request `i` ends, growing the tree as needed."""
-        rows = slice(self.requests.piece_offsets[i], self.requests.piece_offsets[i + 1])
-        contents: list[int] = self.requests.piece_content[rows].tolist()
-        tokens: list[int] = self.requests.piece_tokens[rows].tolist()
-        ends = list(accumulate(tokens))
+    def _place_prompts(self, rows: list[int]) -> list[tuple[int, int]]:
+        """Chain and piece at which each prompt ends, growing the tree as needed; pieces become lists in portions."""
+        requests = self.requests
+        offsets: list[int] = requests.piece_offsets.tolist()
+        placed: list[tuple[int, int]] = []
+        contents: list[int] = []
+        tokens: list[int] = []
+        base = limit = 0
+        for i in rows:
+            start, stop = offsets[i], offsets[i + 1]
+            if stop > limit:
+                base, limit = start, max(stop, min(start + PORTION, offsets[-1]))
+                contents = requests.piece_content[base:limit].tolist()
+                tokens = requests.piece_tokens[base:limit].tolist()
+            placed.append(self._place_prompt(contents[start - base:stop - base],
+                                             [*accumulate(tokens[start - base:stop - base])]))
+        return placed
+
+    def _place_prompt(self, contents: list[int], ends: list[int]) -> tuple[int, int]:
+        """Chain and piece at which one prompt ends."""
         if self.has_repeats and len(contents) > 1:
             contents, ends = _merged(contents, ends)
         root = self.roots.get(contents[0])

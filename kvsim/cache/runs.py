@@ -14,7 +14,7 @@ from typing import Protocol
 from kvsim.cache.content_trie import Path
 from kvsim.errors import SimulationError
 
-PRIMARY, SPARE, LOOSE = 0, 1, 2
+PRIMARY, SPARE, LOOSE = 0, 1, -1
 """Which copy of its blocks a run is: the one that lookups find, a younger one, or one that nobody can ask for."""
 
 
@@ -86,9 +86,24 @@ class FreePool:
         left = self.num_nameless - count
         if left >= 0:
             self.num_nameless = left
-        else:
-            self.num_nameless = 0
-            self._evict(-left)
+            return
+        self.num_nameless = 0
+        self.num_evicted -= left
+        while left < 0:
+            run = self._ends.after
+            self.num_touched += 1
+            left += run.hi - run.lo
+            if left <= 0:
+                unlink(run)
+                new_hi = run.lo
+            else:
+                new_hi = run.lo + left
+            if run.layer == LOOSE:
+                run.hi = new_hi
+            elif run.index is None:
+                raise SimulationError(f"block pool: {-left} more blocks taken than there are")
+            else:
+                run.index.evict(run, new_hi)
 
     def give_nameless(self, count: int) -> None:
         """Take back `count` blocks that hold nothing findable."""
@@ -117,19 +132,6 @@ class FreePool:
         if queued != self.num_cached or used < 0 or num_used not in (None, used):
             raise SimulationError(f"block pool: {used} used (counted {num_used}), {self.num_cached} cached "
                                   f"(counted {queued}) of {self.num_blocks} blocks")
-
-    def _evict(self, count: int) -> None:
-        self.num_evicted += count
-        while count > 0:
-            run = self._ends.after
-            self.num_touched += 1
-            if run.index is None:
-                raise SimulationError(f"block pool: {count} more blocks taken than there are")
-            size = run.hi - run.lo
-            if size <= count:
-                unlink(run)
-            run.index.evict(run, run.lo if size <= count else run.hi - count)
-            count -= size
 
 
 def unlink(run: Run) -> None:
@@ -226,7 +228,7 @@ class RunIndex:
                 if part.refs:
                     continue
                 if (queued is not None and queued.lo == part.hi and queued.chain == part.chain
-                        and not queued.layer and not part.layer):
+                        and queued.layer == part.layer == PRIMARY):
                     queued.lo = part.lo
                     pool.num_free += part.hi - part.lo
                     self._forget(part)

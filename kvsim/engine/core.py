@@ -89,6 +89,8 @@ class _Core:
         self.output_tokens: list[int] = self.requests.output_tokens.tolist()
         self.priority: list[int] = self.requests.priority.tolist()
         self.is_fcfs = config.policy == "fcfs"
+        total_tokens = self.requests.prompt_tokens + self.requests.output_tokens
+        self.may_refuse = bool(self._refusal_of(int(total_tokens.max(initial=1))))
         self.waiting: Waiting = FcfsWaiting() if self.is_fcfs else PriorityWaiting()
         self.queue = self.waiting.items
         self.running: dict[int, Sequence] = {}
@@ -106,9 +108,10 @@ class _Core:
 
     def run(self) -> EngineRun:
         """Go from event to event until nothing is left or the time is up."""
-        clock, until_s = self.clock, self.workload.until_s
+        arrivals, clock, until_s = self.arrivals, self.clock, self.workload.until_s
         while clock.now_s < until_s:
-            self._take_arrivals(clock.now_s)
+            if arrivals.next_s() <= clock.now_s:
+                self._take_arrivals(clock.now_s)
             if self.prefills or self._may_admit():
                 if len(self.prefills) != 1 or not self._run_chunks(self.prefills[0]):
                     self._step()
@@ -117,7 +120,7 @@ class _Core:
             elif self.queue:
                 self._step()
             else:
-                wake_s = self.arrivals.wake_s(clock.now_s)
+                wake_s = arrivals.wake_s(clock.now_s)
                 if wake_s >= until_s:
                     break
                 clock.sleep(wake_s)
@@ -129,7 +132,7 @@ class _Core:
         at_s = arrivals.next_s()
         while at_s <= now_s:
             for row in arrivals.pop_until(at_s):
-                reason = self._refusal(row)
+                reason = self._refusal(row) if self.may_refuse else ""
                 if reason:
                     self.columns.status[row] = REFUSED
                     self.columns.refusals[row] = reason
@@ -142,7 +145,10 @@ class _Core:
 
     def _refusal(self, row: int) -> str:
         """Why a request can never be served; empty if it can."""
-        total = self.prompt_tokens[row] + self.output_tokens[row]
+        return self._refusal_of(self.prompt_tokens[row] + self.output_tokens[row])
+
+    def _refusal_of(self, total: int) -> str:
+        """Why no request of so many tokens can be served; the more tokens, the more reasons."""
         if total > self.config.max_model_len:
             return f"prompt and output have {total} tokens; max_model_len is {self.config.max_model_len}"
         need = max_blocks(self.config, total)
@@ -412,7 +418,7 @@ class _Core:
         while self.room_tokens > 0 and queue and len(self.running) < self.config.max_num_seqs and not self.blocked:
             seq = self._head()
             hit = cache.lookup(seq)
-            start = hit.length * self.config.block_tokens
+            start = hit[0] * self.config.block_tokens
             tokens = min(seq.known_tokens - start, self.room_tokens)
             if cache.moving_groups:
                 if not cache.is_readable(seq, hit):

@@ -19,6 +19,10 @@ Rank = tuple[int, float, str, int]
 """(priority, arrival time, name, row): who goes first under the priority policy."""
 
 
+RECENT = 1 << 16
+"""Numbers of the timeline kept in a list, which grows faster than an array."""
+
+
 class Waiting(Protocol):
     """Requests that wait, as rows until they have been at the head for the first time; `items` are all of them."""
 
@@ -148,18 +152,23 @@ class TimelineColumns:
     def __init__(self) -> None:
         self._time_s = array("d")
         self._counts = array("q")
+        self._recent: list[int] = []
         self._last_s = -math.inf
 
     def note(self, time_s: float, counts: tuple[int, int, int, int]) -> None:
         """Running, waiting, used and cached blocks from `time_s` on, replacing a row of the same instant."""
+        recent = self._recent
         if time_s == self._last_s:
-            del self._counts[-4:]
-        else:
-            self._time_s.append(time_s)
-            self._last_s = time_s
-        self._counts.extend(counts)
+            recent[-4:] = counts
+            return
+        if len(recent) >= RECENT:
+            self._counts.fromlist(recent)
+            recent.clear()
+        recent += counts
+        self._time_s.append(time_s)
+        self._last_s = time_s
 
     def timeline(self) -> Timeline:
         """The columns as arrays."""
-        counts = np.array(self._counts, np.int64).reshape(-1, 4)
+        counts = np.concatenate([np.array(part, np.int64) for part in (self._counts, self._recent)]).reshape(-1, 4)
         return Timeline(np.array(self._time_s), *(np.ascontiguousarray(counts[:, k]) for k in range(4)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kvsim.cache.content_trie import ContentTrie, Path
 from kvsim.cache.runs import CheckpointIndex, FreePool, Held, Run, RunIndex
@@ -51,13 +50,8 @@ class StepCount:
         return seq.computed_tokens
 
 
-class Hit(NamedTuple):
-    """A cached prefix: its length [blocks], runs by attention group, the checkpoint it ends at, blocks it spares."""
-
-    length: int
-    found: list[Held]
-    states: list[Run]
-    num_referred: int
+Hit = tuple[int, list[Held], list[Run], int]
+"""A cached prefix: length [blocks], runs by attention group, the checkpoint it ends at, blocks others refer to."""
 
 
 class SequenceCache:
@@ -103,24 +97,25 @@ class SequenceCache:
         seq.junction_tokens = 0
         limit = (seq.known_tokens - 1) // self._block_tokens
         if not self._caching or not limit:
-            return Hit(0, [[] for _ in self._indexes], [], 0)
+            return 0, [[] for _ in self._indexes], [], 0
         if self._open:
             self._settle([chain for chain, _ in seq.path if chain in self._open])
         if self.num_groups == 1 and not self.moving_groups:
             found, length = self._indexes[0].leading(seq.path, limit)
-            return Hit(length, [found], [], sum([end - run.lo for run, end in found if run.refs]))
+            return length, [found], [], sum([end - run.lo for run, end in found if run.refs])
         return self._lookup_groups(seq, limit)
 
     def need_blocks(self, seq: Sequence, hit: Hit) -> int:
         """Blocks that must be free so that everything known of the sequence fits beside the hit."""
-        need = -(-seq.known_tokens // self._block_tokens) * self.num_groups - hit.num_referred + self._resident
+        need = -(-seq.known_tokens // self._block_tokens) * self.num_groups - hit[3] + self._resident
         if self.moving_groups:
-            need += self.moving_groups + sum([not run.refs for run in hit.states])
+            need += self.moving_groups + sum([not run.refs for run in hit[2]])
         return need
 
     def is_readable(self, seq: Sequence, hit: Hit) -> bool:
         """Whether the hit's checkpoint was written before this step."""
-        return not self._written or not hit.length or (self._chain(seq, hit.length), hit.length) not in self._written
+        length = hit[0]
+        return not self._written or not length or (self._chain(seq, length), length) not in self._written
 
     def is_contended(self, seq: Sequence) -> bool:
         """Whether somebody is writing blocks that the sequence could hit."""
@@ -129,15 +124,15 @@ class SequenceCache:
 
     def admit(self, seq: Sequence, hit: Hit, end_tokens: int) -> None:
         """Start a sequence on a hit, with blocks up to `end_tokens`."""
-        length = hit.length
-        seq.held = [index.hold(found) for index, found in zip(self._indexes, hit.found, strict=True)]
+        length, groups, states, _ = hit
+        seq.held = [index.hold(found) for index, found in zip(self._indexes, groups, strict=True)]
         seq.tail, seq.computed_tokens = length, end_tokens
-        if hit.states:
-            self._checkpoints.hold(hit.states)
+        if states:
+            self._checkpoints.hold(states)
         required = -(-end_tokens // self._block_tokens)
         self.pool.take((required - length) * self.num_groups + self.moving_groups + self._resident)
         if self.moving_groups:
-            seq.states = [(length - 1, hit.states), (required - 1, None)] if length else [(required - 1, None)]
+            seq.states = [(length - 1, states), (required - 1, None)] if length else [(required - 1, None)]
             self.name_state(seq, end_tokens)
         if self._caching:
             self._open_chains(seq)
@@ -220,7 +215,7 @@ class SequenceCache:
             if length < first:
                 seq.junction_tokens = first * self._block_tokens
         found = [_clipped(runs, length) for runs, _ in leading]
-        return Hit(length, found, states, sum([end - run.lo for runs in found for run, end in runs if run.refs]))
+        return length, found, states, sum([end - run.lo for runs in found for run, end in runs if run.refs])
 
     def _keeps(self, seq: Sequence, end_tokens: int) -> bool:
         """Checkpoints kept: all, every N tokens, at the prompt's last resumable boundary, at a junction."""

@@ -50,8 +50,8 @@ def test_the_file_holds_what_was_fitted_and_from_what(done: Calibration, stored:
 def test_a_stored_calibration_gives_the_fitted_step_times(done: Calibration, stored: CalibrationProfile) -> None:
     batch, context = StepBatch(0, 0, 0, 0, 64), 70_000
     again = with_calibration(done.physics, stored, use_of(stored))
-    assert step_s(again, batch, context) == pytest.approx(step_s(calibrated(done.physics, done.factors), batch, context),
-                                                          rel=1e-3)
+    fitted = calibrated(done.physics, done.factors)
+    assert step_s(again, batch, context) == pytest.approx(step_s(fitted, batch, context), rel=1e-3)
 
 
 @pytest.mark.parametrize(("field", "value"), [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +78,6 @@ def test_lines_lie_on_or_below_the_points_and_never_fall(times: list[float]) -> 
     lines = convex_lines(points)
     curve = [max(a + b * x for a, b in lines) for x, _ in points]
     assert all(b >= 0 for _, b in lines)
-    assert all(later >= earlier - 1e-12 for earlier, later in zip(curve, curve[1:], strict=False))
-    assert all(value <= max(times[: i + 1]) + 1e-9 for i, value in enumerate(curve)) or max(times) in curve
-    assert curve[-1] >= times[-1] - 1e-9
+    assert all(later >= earlier - 1e-12 for earlier, later in pairwise(curve))
+    assert all(value <= time + 1e-9 for value, time in zip(curve, times, strict=True))
+    assert curve[-1] == pytest.approx(times[-1])

@@ -53,9 +53,10 @@ def test_the_python_runs_and_is_short() -> None:
 def test_the_commands_exist(line: str) -> None:
     """Every command and flag is one that the program has."""
     words = shlex.split(line)[1:]
-    command: click.Command = cli
+    command: click.Command | None = cli
     while isinstance(command, click.Group):
-        command = command.commands[words.pop(0)]
+        command = command.get_command(click.Context(command), words.pop(0))
+    assert command is not None
     known = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
     assert {w for w in words if w.startswith("-")} <= known
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from kvsim.errors import Problem, TraceError, nearest
-from kvsim.workload.parquet import read_parquet
+from kvsim.workload.parquet import read_parquet, write_parquet
 from kvsim.workload.readers import csv_traces, logs, mooncake, run_lines, servegen, weka
 from kvsim.workload.readers.reading import Reading, ReadOptions
 from kvsim.workload.readers.report import ReadReport
@@ -103,6 +103,20 @@ def read_trace(paths: str | Path | Iterable[str | Path],
     trace = traces[0] if len(traces) == 1 else concat(traces, report.path)
     report.num_sessions, report.num_requests = trace.num_sessions, len(trace)
     return trace, report
+
+
+def convert(paths: str | Path | Iterable[str | Path], out: str | Path,
+            options: ReadOptions | None = None) -> ReadReport:
+    """Write the common form of a trace as Parquet, which `read_trace` reads back at once.
+
+    Raises
+    ------
+    TraceError
+        As `read_trace`; or no pyarrow, or the file cannot be written.
+    """
+    trace, report = read_trace(paths, options)
+    write_parquet(trace, out)
+    return report
 
 
 def detect(path: str | Path, mapping: Mapping[str, str] | None = None) -> str:

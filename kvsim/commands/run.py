@@ -1,0 +1,25 @@
+"""``kvsim run``: simulate a scenario."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kvsim.commands.common import json_option, progress, show
+
+
+@click.command()
+@click.argument("scenario")
+@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE",
+              help="Change one field, e.g. engine.kv_dtype=fp8.")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed; the same as --set seed=N.")
+@json_option
+def run(scenario: str, overrides: tuple[str, ...], seed: int | None, json_file: Path | None) -> None:
+    """Simulate a SCENARIO, given as a YAML file or a shipped name."""
+    from kvsim.scenario import load_scenario
+    from kvsim.study import run_study, run_text
+
+    given = overrides if seed is None else (*overrides, f"seed={seed}")
+    study = run_study(load_scenario(scenario, given), progress=progress())
+    show(run_text(study), json_file, study.to_dict())
