@@ -77,6 +77,7 @@ def update(results: Sequence[Result]) -> None:
     """Record the counters."""
     recorded: dict[str, Counters] = json.loads(COUNTERS.read_text(encoding="utf-8")) if COUNTERS.exists() else {}
     recorded |= {result.benchmark.name: result.counters for result in results}
+    recorded = {benchmark.name: recorded[benchmark.name] for benchmark in suite() if benchmark.name in recorded}
     COUNTERS.write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
 
 

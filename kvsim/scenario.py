@@ -74,6 +74,7 @@ class Engine(Part):
     """Serving engine settings; None takes the engine profile's default for the hardware.
 
     ``kv_bytes_per_gpu`` or ``num_blocks`` (null block included) replace the predicted pool by a logged one.
+    ``calibration`` names a file that ``kvsim calibrate`` wrote.
     ``retention_interval``: 0 = checkpoints at prompt ends and junctions, N = also every N tokens, "dense".
     """
 
@@ -94,6 +95,7 @@ class Engine(Part):
     num_blocks: Annotated[int, Field(ge=2)] | None = None
     block_tokens: Positive | None = None
     step_time: LinearStep | None = None
+    calibration: str | None = None
 
     @model_validator(mode="after")
     def _one_pool(self) -> Engine:

@@ -13,6 +13,7 @@ import numpy as np
 from kvsim.engine import core, reference
 from kvsim.engine.types import EngineConfig, EngineRun, Progress
 from kvsim.errors import Problem, ScenarioError, SimulationError
+from kvsim.profiles.calibration import CalibrationUse
 from kvsim.profiles.hardware import ApiPriceProfile
 from kvsim.profiles.store import ProfileStore, default_store
 from kvsim.report.cost import Cost, Sales, cost, gpu_usd_per_hour
@@ -33,6 +34,7 @@ from kvsim.report.report import Report, RunInfo
 from kvsim.resolve import Resolved, resolve
 from kvsim.scenario import Scenario, load_scenario, naming
 from kvsim.steptime.base import LinearStepTime, StepBatch, StepTimeModel, step_s
+from kvsim.steptime.calibrated import physics_digest, with_calibration
 from kvsim.steptime.roofline import RooflineStepTime, build_step_time
 from kvsim.traffic import build_workload
 from kvsim.workload.ideal import ideal_cached_tokens
@@ -108,8 +110,15 @@ def step_time_of(resolved: Resolved) -> StepTimeModel:
     if given.step_time is not None:
         return LinearStepTime(given.step_time.base_s, given.step_time.per_prefill_token_s,
                               given.step_time.per_decode_seq_s)
-    return build_step_time(resolved.model, resolved.gpu, resolved.layout, given.kv_dtype, resolved.engine_profile,
-                           given.async_scheduling)
+    physics = build_step_time(resolved.model, resolved.gpu, resolved.layout, given.kv_dtype,
+                              resolved.engine_profile, given.async_scheduling)
+    if given.calibration is None:
+        return physics
+    from kvsim.calibrate.overlay import load_calibration
+
+    use = CalibrationUse(resolved.gpu.name, resolved.model.name, given.kv_dtype, resolved.engine_profile.name,
+                         given.async_scheduling, physics_digest(physics))
+    return with_calibration(physics, load_calibration(given.calibration), use)
 
 
 class _Outcome:

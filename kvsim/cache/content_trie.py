@@ -112,7 +112,10 @@ class _Builder:
         fresh = _occurs_once(self.requests.output_content, self.requests.piece_content)[shared].tolist()
         outputs = self.requests.output_content[shared].tolist()
         for i, end, content, is_fresh in zip(shared, ends, outputs, fresh, strict=True):
-            chain = self._branch_private(i, end[0]) if is_fresh else self._place_output(i, end, content)
+            if is_fresh and self.num_blocks[i] == self.prompt_tokens[i] // self.block_tokens:
+                chain = end[0]
+            else:
+                chain = self._place_output(i, end, content)
             self.leaf[i] = self._last_used(chain, self.num_blocks[i])
         return ContentTrie(self.start, self.parent, self._count_users(), self.leaf, self.num_blocks)
 
@@ -175,13 +178,6 @@ class _Builder:
         if ends[j] == at and contents[j + 1] == content:
             return self._walk(chain, j + 1, [content], stop)[0]
         return self._branch(chain, at, [content], stop)[0]
-
-    def _branch_private(self, i: int, chain: int) -> int:
-        """Chain for an output that nobody else has; none of its own when it fills no further block."""
-        at = self.prompt_tokens[i]
-        if self.num_blocks[i] == at // self.block_tokens:
-            return chain
-        return self._new_chain(chain, at, [], [])[0]
 
     def _walk(self, chain: int, j: int, contents: list[int], ends: list[int]) -> tuple[int, int]:
         """Follow pieces down from piece `j` of a chain, with which the first one begins alike."""

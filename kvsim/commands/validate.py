@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kvsim.commands.common import score, words
+from kvsim.commands.common import json_option, score, show, words
 
 
 @click.group()
@@ -41,3 +41,28 @@ def validate_engine(cases: Path, kinds: tuple[str, ...], engine: str) -> None:
         if case.difference:
             click.echo(f"{case.name}: {case.difference}")
     score("engine cases", [not case.difference for case in results])
+
+
+@validate.command("gpu-runs")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--calibrate-on", callback=words, help="Labels of runs to fit on; they are not scored then.")
+@json_option
+def validate_gpu_runs(files: tuple[Path, ...], calibrate_on: tuple[str, ...], json_file: Path | None) -> None:
+    """Simulate measured runs of a real engine (JSON lines) and compare."""
+    from kvsim.validate.gpu_runs import run_gpu_runs
+
+    result = run_gpu_runs(files, calibrate_on)
+    show(result.text(), json_file, result.to_dict())
+
+
+@validate.command("results")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--scenario", required=True, help="What the results were measured on: a file or a shipped name.")
+@json_option
+def validate_results(file: Path, scenario: str, json_file: Path | None) -> None:
+    """Compare a benchmark's saved results (vLLM bench, GuideLLM, AIPerf) with a scenario."""
+    from kvsim.scenario import load_scenario
+    from kvsim.validate.bench_results import compare_results
+
+    result = compare_results(file, load_scenario(scenario))
+    show(result.text(), json_file, result.to_dict())

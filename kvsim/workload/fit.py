@@ -99,9 +99,10 @@ def fit(trace: Trace, name: str = "fitted", seed: int = 0) -> Fit:
     Log-normal parameters come from percentiles: the median, and the sigma that the 90th percentile shows, since the
     upper half decides how long contexts get; the largest value bounds them. First prompts and
     gaps are mixtures of two, by expectation maximisation on logarithms. What a turn appends is the growth of the
-    prompt beyond the output before it, over turns that keep the whole prefix (but for a last, incomplete block). Compactions are falls of the context below
-    70 % of more than 20,000 tokens; other turns that lose a part of the prefix are rewrites. The compaction limit is a
-    censored quantity (most sessions end before it): it is the largest of the compacted and the longest contexts.
+    prompt beyond the output before it, over turns that keep the whole prefix (but for a last, incomplete block).
+    Compactions are falls of the context below 70 % of more than 20,000 tokens; other turns that lose a part of the
+    prefix are rewrites. The limit is where contexts were compacted; for the share of sessions that went beyond nearly
+    all of those it is the longest prompt, since where they would have been compacted is not recorded.
 
     Examples
     --------
@@ -162,10 +163,12 @@ def preset_from_dict(data: Mapping[str, Any], where: str = "preset") -> AgenticP
     try:
         values = {key: _parameter(key, data[key]) for key in known}
         fan = cast("dict[str, Any] | None", values["fan_out"])
-        parts = None if fan is None else FanOut(**{key: _parameter(key, value) for key, value in fan.items()})
-        return AgenticPreset(**{**values, "fan_out": parts})
+        if fan is not None:
+            values["fan_out"] = FanOut(**{key: _parameter(key, value) for key, value in fan.items()})
+        return AgenticPreset(**values)
     except (TypeError, ValueError, KeyError) as error:
-        raise TraceError(f"{where} is no preset", [Problem(where, "", str(error), "numbers and distributions")]) from error
+        raise TraceError(f"{where} is no preset", [
+            Problem(where, "", str(error), "numbers and distributions")]) from error
 
 
 def load_preset(path: str | Path) -> AgenticPreset:
@@ -367,7 +370,7 @@ def _shared(trees: Sequence[SessionTree]) -> int:
     """Leading tokens that most sessions' first prompts have in common with one before them."""
     if len(trees) < 2 or not trees[0].num_shared:
         return 0
-    first = build_open_loop([_head(t) for t in trees], np.arange(len(trees))).requests
+    first = build_open_loop([_head(t) for t in trees], np.arange(float(len(trees)))).requests
     return int(np.median(shared_prefix_tokens(first, range(len(first)), outputs=False)[1:]))
 
 
@@ -392,11 +395,12 @@ def _fan_out(trees: Sequence[SessionTree], notes: list[str]) -> FanOut | None:
     start = np.array([t.prompt_tokens[rows[0]] for t, rows in chains], float)
     growth = np.concatenate([np.diff(t.prompt_tokens[rows]) - t.output_tokens[rows[:-1]] for t, rows in chains])
     gaps = np.concatenate([t.gap_s[rows] for t, rows in chains])
+    outputs = np.concatenate([t.output_tokens[rows] for t, rows in chains])
     notes.append("Batches and background share of sub-agents are assumed.")
     return FanOut(
         session_share=round(float((groups > 0).mean()), 4), groups=log_normal(groups[groups > 0], 1),
         turns_correlation=0.5, max_concurrent=3, requests=log_normal(np.array([len(r) for _, r in chains], float), 1),
-        start=log_normal(start, 1), output=log_normal(np.concatenate([t.output_tokens[r] for t, r in chains]).astype(float), 1),
+        start=log_normal(start, 1), output=log_normal(outputs.astype(float), 1),
         appended=log_normal(np.maximum(growth, 1).astype(float), 1) if len(growth) else LogNormal(1.0, 0.0, 1),
         spread=0.0, gap=log_normal(np.maximum(gaps, 1e-3)), background_share=0.15)
 
@@ -433,7 +437,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         given = cast("dict[str, Any]", value)
         free = {"low": 0.0, "high": math.inf}
-        return {k: _plain(v) for k, v in given.items() if free.get(k, None) != v or k not in free}
+        return {k: _plain(v) for k, v in given.items() if k not in free or free[k] != v}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in cast("Sequence[Any]", value)]
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -52,7 +52,8 @@ def read_parquet(path: str | Path) -> Trace:
     pa, pq = _pyarrow()
     try:
         table = pq.read_table(str(path))
-        meta = json.loads((table.schema.metadata or {}).get(b"kvsim", b"{}"))
+        metadata = cast("dict[bytes, bytes]", table.schema.metadata or {})
+        meta: dict[str, Any] = json.loads(metadata.get(b"kvsim", b"{}"))
         if meta.pop("schema", None) != SCHEMA:
             raise TraceError(f"cannot read {path}", [
                 Problem(str(path), "", "Parquet without kvsim's columns", f"a file of {SCHEMA}, as convert writes it")])
@@ -60,7 +61,7 @@ def read_parquet(path: str | Path) -> Trace:
         for name, offsets in _RAGGED.items():
             column = table[name].combine_chunks()
             columns[name] = _flat(column)
-            columns[offsets] = offsets_of(np.asarray(pa.compute.list_value_length(column), np.int64))
+            columns[offsets] = offsets_of(np.asarray(column.value_lengths(), np.int64))
         return _trace({**columns, **meta, "session_names": tuple(meta["session_names"])})
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         raise TraceError(f"cannot read {path}", [
@@ -80,7 +81,6 @@ def _pyarrow() -> tuple[Any, Any]:
     """Modules pyarrow and pyarrow.parquet, loaded when they are needed."""
     try:
         import pyarrow
-        import pyarrow.compute
         import pyarrow.parquet
     except ImportError:
         raise TraceError("Parquet needs the package pyarrow", [

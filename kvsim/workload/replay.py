@@ -103,7 +103,7 @@ def session_trees_of(trace: Trace) -> list[SessionTree]:
     Examples
     --------
     >>> from kvsim.workload.table import Entry, TraceBuilder
-    >>> builder = TraceBuilder()
+    >>> builder = TraceBuilder(num_contents=3)
     >>> _ = builder.add(Entry(5.0, 30, 0, "a", [(0, 20), (1, 10)], 1))
     >>> _ = builder.add(Entry(6.0, 30, 3, "b", [(0, 20), (2, 10)], 2))
     >>> a, b = session_trees_of(builder.build("")[0])

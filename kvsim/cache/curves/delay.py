@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from typing import cast
 
 import numpy as np
 
@@ -48,7 +49,7 @@ def delayed_hits(paths: Paths, order: Ints, time_s: Floats, delay_s: float | Non
     ends: list[list[int]] = [[] for _ in paths.depth]
     ready: list[list[float]] = [[] for _ in paths.depth]
     find = bisect_left if delay_s is None else bisect_right
-    for row in order.tolist():
+    for row in cast("list[int]", order.tolist()):
         now, visible = float(time_s[row]), True
         for k in range(paths.offsets[row], paths.offsets[row + 1]):
             chain, end = paths.chain[k], paths.end[k]

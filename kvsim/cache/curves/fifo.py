@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvsim.cache.curves.paths import Paths, Segments
 from kvsim.workload.requests import Ints
+
+Flags = NDArray[np.bool_]
 
 
 def fifo_hits(paths: Paths, cut: Segments, order: Ints, capacities: Sequence[int]) -> tuple[Ints, Ints]:
@@ -56,7 +59,7 @@ def fifo_hits(paths: Paths, cut: Segments, order: Ints, capacities: Sequence[int
     return prefix, paths.blocks.sum() - missed
 
 
-def _settle(number: Ints, length: Ints, miss: Ints, oldest: Ints) -> tuple[Ints, Ints]:
+def _settle(number: Ints, length: Ints, miss: Flags, oldest: Ints) -> tuple[Flags, Ints]:
     """Which segments miss once the insertions of the request itself are counted, and insertions before each."""
     while True:
         size = miss * length

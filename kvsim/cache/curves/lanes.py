@@ -38,7 +38,8 @@ def lanes_order(trace: Trace, num_lanes: int, gap_cap_s: float = 300.0) -> tuple
     Notes
     -----
     All agents of a session are merged by time; lane ``i`` begins session ``i`` at time 0; when the last request of a
-    session has been asked its lane takes the next session at that instant (ties: the lower lane).
+    session has been asked its lane takes the next session at that instant (ties: the lower lane). At that instant
+    the new session's first request has the lower place, so it is asked just before the old session's last one.
 
     Examples
     --------
@@ -55,7 +56,7 @@ def lanes_order(trace: Trace, num_lanes: int, gap_cap_s: float = 300.0) -> tuple
     sizes = np.bincount(trace.session, minlength=trace.num_sessions)
     time_s, lane, place = np.zeros(len(trace)), np.zeros(len(trace), np.int64), np.zeros(len(trace), np.int64)
     free = [(0.0, k) for k in range(num_lanes)]
-    for turn, rows in enumerate(np.split(by_session, np.cumsum(sizes)[:-1])):
+    for rows in np.split(by_session, np.cumsum(sizes)[:-1]):
         if not len(rows):
             continue
         start_s, mine = free[0]

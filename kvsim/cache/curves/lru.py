@@ -11,6 +11,7 @@ Source of stack distances: Mattson et al., Evaluation techniques for storage hie
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -91,7 +92,7 @@ def lru_reuses(paths: Paths, order: Ints) -> Reuses:
     stacks: list[list[tuple[int, int]]] = [[] for _ in paths.depth]
     found: list[tuple[int, int, int, int, int]] = []
     total = 0  # distinct blocks; those in hand count as used most recently, so that only new ones change it
-    for place, row in enumerate(order.tolist()):
+    for place, row in enumerate(cast("list[int]", order.tolist())):
         for k in range(paths.offsets[row], paths.offsets[row + 1]):
             chain, end = paths.chain[k], paths.end[k]
             stack, at = stacks[chain], paths.depth[chain]

@@ -103,7 +103,8 @@ def merged_runs(given: object, key: str) -> list[Run]:
 class AppendingSession:
     """Contents of a session that is taken to append to its context, where no block ids say more.
 
-    A prompt at least as long as the one before continues it, beginning with the output before it. A shorter one keeps as many leading tokens as the record says (`kept`), and goes on with new content.
+    A prompt at least as long as the one before continues it, beginning with the output before it. A shorter one keeps
+    as many leading tokens as the record says (`kept`), and goes on with new content.
 
     Examples
     --------

@@ -48,9 +48,9 @@ def read_tracelab(reading: Reading) -> Trace:
 
 
 def _event_times(row: dict[str, Any]) -> tuple[float, float]:
-    events = row.get("timing_events")
+    events: Any = row.get("timing_events")
     if not isinstance(events, list) or not events:
-        raise BadRow("timing_events", repr(events)[:40], "a list of events")
+        raise BadRow("timing_events", repr(row.get("timing_events"))[:40], "a list of events")
     inputs: list[float] = []
     times: list[float] = []
     for event in cast("list[Any]", events):

@@ -120,7 +120,7 @@ def convert(paths: str | Path | Iterable[str | Path], out: str | Path,
 
 
 def detect(path: str | Path, mapping: Mapping[str, str] | None = None) -> str:
-    """Format of a file, from its content.
+    r"""Format of a file, from its content.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def detect(path: str | Path, mapping: Mapping[str, str] | None = None) -> str:
     --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "trace.csv"
-    >>> _ = path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\\n2024-05-10 00:00:00.009930+00:00,2162,5\\n")
+    >>> _ = path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.009930+00:00,2162,5")
     >>> detect(path)
     'azure'
     """

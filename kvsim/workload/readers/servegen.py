@@ -27,8 +27,8 @@ def read_servegen(reading: Reading) -> Trace:
     -----
     A window ``[t_s, rate, cv, family, arg1, arg2]`` lasts 600 s; gaps between its requests are drawn from
     Gamma(shape, scale) or Weibull(shape, scale), the first one too. Lengths are drawn independently from the table of
-    probabilities in force (where that one is empty, from the nearest). `ReadOptions.start_s` and ``duration_s`` choose the part of the day. Lengths and
-    arrivals only: a client is a customer, not a session.
+    probabilities in force (where that one is empty, from the nearest). `ReadOptions.start_s` and ``duration_s``
+    choose the part of the day. Lengths and arrivals only: a client is a customer, not a session.
 
     Source: https://github.com/alibaba/ServeGen (Apache-2.0); Xiang et al., ServeGen (2025).
     """

@@ -54,14 +54,15 @@ def open_text(path: str | Path) -> Generator[TextIO]:
     """
     try:
         with open(path, "rb") as raw:
-            head = raw.peek(4)[:4] if isinstance(raw, io.BufferedReader) else b""
-            binary = cast(io.BufferedReader, gzip.open(raw) if head.startswith(_GZIP) else
+            head = raw.peek(4)[:4]
+            binary = cast(io.BufferedReader, gzip.GzipFile(fileobj=raw) if head.startswith(_GZIP) else
                           _zstd(raw, path) if head == _ZSTD else raw)
             with io.TextIOWrapper(binary, encoding="utf-8-sig", newline="") as text:
                 yield text
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise TraceError(f"cannot read {path}", [Problem(str(path), "", reason, "a readable, complete file")]) from error
+        raise TraceError(f"cannot read {path}", [
+            Problem(str(path), "", reason, "a readable, complete file")]) from error
     except UnicodeDecodeError as error:
         raise TraceError(f"cannot read {path}", [
             Problem(str(path), "", f"byte {error.start} is not UTF-8", "text")]) from error
@@ -183,7 +184,7 @@ def csv_rows(path: str | Path) -> Iterator[Row]:
     """Rows of a CSV file with a header."""
     with open_text(path) as file:
         reader = csv.reader(file)
-        header = [name.strip() for name in next(reader, [])]
+        header = [name.strip() for name in next(reader, list[str]())]
         accepted = f"{len(header)} fields"
         try:
             for cells in reader:
