@@ -46,7 +46,7 @@ class ContentTrie:
     >>> from kvsim.workload.requests import Row, requests_from_rows
     >>> trie = build_trie(requests_from_rows([Row([(0, 64)], 17, 1), Row([(0, 40), (2, 30)], 9, 3)]), 16)
     >>> trie.path(0), trie.path(1)
-    ([(0, 4), (2, 5)], [(0, 2), (1, 4)])
+    ([(0, 5)], [(0, 2), (1, 4)])
     """
 
     start_block: list[int]

@@ -99,7 +99,9 @@ class SequenceCache:
         if not self._caching or not limit:
             return 0, [[] for _ in self._indexes], [], 0
         if self._open:
-            self._settle([chain for chain, _ in seq.path if chain in self._open])
+            unsettled = self._unsettled(seq)
+            if unsettled:
+                self._settle(unsettled)
         if self.num_groups == 1 and not self.moving_groups:
             found, length = self._indexes[0].leading(seq.path, limit)
             return length, [found], [], sum([end - run.lo for run, end in found if run.refs])
@@ -119,8 +121,7 @@ class SequenceCache:
 
     def is_contended(self, seq: Sequence) -> bool:
         """Whether somebody is writing blocks that the sequence could hit."""
-        return bool(self._open) and any(writer.tail < end for chain, end in seq.path
-                                        for writer in self._open.get(chain, ()))
+        return bool(self._open) and bool(self._unsettled(seq))
 
     def admit(self, seq: Sequence, hit: Hit, end_tokens: int) -> None:
         """Start a sequence on a hit, with blocks up to `end_tokens`."""
@@ -191,7 +192,7 @@ class SequenceCache:
             self.pool.give_nameless((full + (part > 0)) * self.num_groups + self._resident)
             return
         if seq.opened:
-            self._settle(seq.opened)
+            self._settle_shared(seq)
             self._close_chains(seq)
         self._write_tail(seq, full, is_final)
         for index, held in zip(self._indexes, seq.held, strict=True):
@@ -240,6 +241,16 @@ class SequenceCache:
     def _chain(self, seq: Sequence, end: int) -> int:
         """Chain that holds the block before block `end` of a sequence."""
         return next(chain for chain, last in seq.path if last >= end)
+
+    def _unsettled(self, seq: Sequence) -> list[int]:
+        """Chains of a sequence on which somebody has still blocks to write that it could hit, root first."""
+        found: list[int] = []
+        for chain, end in seq.path:
+            for writer in self._open.get(chain, ()):
+                if writer.tail < end:
+                    found.append(chain)
+                    break
+        return found
 
     def _open_chains(self, seq: Sequence) -> None:
         """Note the shared chains that a sequence is going to write, so that lookups there know of it."""

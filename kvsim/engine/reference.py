@@ -448,6 +448,8 @@ class _Engine:
             self.tiers.issue_stores(self.now_s)
             wake_s = self.tiers.next_s()
         wake_s = max(min(wake_s, self.arrivals.next_s()), self.now_s)
+        if math.isinf(wake_s) and step.preempted:
+            return True  # nobody was admitted for that reason alone: plan again
         if math.isinf(wake_s):
             raise SimulationError(f"nothing can be scheduled at {self.now_s} s with {len(self.waiting)} waiting, "
                                   f"{len(self.loading)} loading and {len(self.running)} running requests")

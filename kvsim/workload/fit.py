@@ -161,11 +161,11 @@ def preset_from_dict(data: Mapping[str, Any], where: str = "preset") -> AgenticP
     if problems:
         raise TraceError(f"{where} is no preset", problems)
     try:
-        values = {key: _parameter(key, data[key]) for key in known}
-        fan = cast("dict[str, Any] | None", values["fan_out"])
-        if fan is not None:
-            values["fan_out"] = FanOut(**{key: _parameter(key, value) for key, value in fan.items()})
-        return AgenticPreset(**values)
+        values = {key: _parameter(value) for key, value in data.items() if key != "schema"}
+        if values["fan_out"] is not None:
+            fan = cast("dict[str, Any]", values["fan_out"])
+            values["fan_out"] = FanOut(**_checked(FanOut, {key: _parameter(value) for key, value in fan.items()}))
+        return AgenticPreset(**_checked(AgenticPreset, values))
     except (TypeError, ValueError, KeyError) as error:
         raise TraceError(f"{where} is no preset", [
             Problem(where, "", str(error), "numbers and distributions")]) from error
@@ -443,12 +443,23 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _parameter(key: str, value: Any) -> Any:
+def _parameter(value: Any) -> Any:
     """A distribution or number from plain data."""
     if isinstance(value, dict) and "median" in value:
         return LogNormal(**cast("dict[str, float]", value))
     if isinstance(value, dict) and "parts" in value:
-        return Mixture(tuple((w, LogNormal(**d)) for w, d in cast("dict[str, Any]", value)["parts"]))
-    if not isinstance(value, int | float | str | dict) and value is not None:
-        raise ValueError(f"{key}: {value!r}")
+        return Mixture(tuple((float(w), LogNormal(**d)) for w, d in cast("dict[str, Any]", value)["parts"]))
     return cast(Any, value)
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,), "bool": (bool,), "int": (int,), "float": (int, float), "LogNormal": (LogNormal,),
+    "Mixture": (Mixture,), "FanOut | None": (FanOut, type(None))}
+
+
+def _checked(kind: type, values: dict[str, Any]) -> dict[str, Any]:
+    """Values of the kinds that a class declares."""
+    for name, declared in cast("dict[str, str]", kind.__annotations__).items():
+        if name in values and not isinstance(values[name], _KINDS[declared]):
+            raise ValueError(f"{name}: {values[name]!r} is no {declared}")
+    return values

@@ -12,6 +12,8 @@ from kvsim.errors import Problem, TraceError
 from kvsim.workload.readers.source import Row, json_rows
 
 T = TypeVar("T")
+_MOST = 10**12
+"""No count of tokens is larger."""
 
 
 @dataclass(slots=True)
@@ -153,8 +155,8 @@ def count_of(row: dict[str, Any], key: str, low: int = 0) -> int:
             raise BadRow(key, repr(value), f"a whole number >= {low}") from None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if type(value) is not int or value < low:
-        raise BadRow(key, "nothing" if value is None else repr(value), f"a whole number >= {low}")
+    if type(value) is not int or not low <= value <= _MOST:
+        raise BadRow(key, "nothing" if value is None else repr(value)[:40], f"a whole number from {low} to {_MOST}")
     return value
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from kvsim.workload.readers.contents import Run, merged_runs, runs_of_ids
-from kvsim.workload.readers.report import BadRow, ReadReport, number_of, read_rows
+from kvsim.workload.readers.report import BadRow, ReadReport, count_of, number_of, read_rows
 from kvsim.workload.sessions import SessionTree, Turn, tree_from_turns
 
 
@@ -120,7 +120,7 @@ def session_tree(row: dict[str, Any], report: ReadReport, output_in_next_prompt:
     BadRow
         Something in it is wrong.
     """
-    session = _Session(int(number_of(row, "block_size", 1)), output_in_next_prompt, _absolute(row))
+    session = _Session(count_of(row, "block_size", 1), output_in_next_prompt, _absolute(row))
     if row.get("hash_id_scope", "local") != "local":
         raise BadRow("hash_id_scope", repr(row["hash_id_scope"]), "'local'")
     adjusted: list[str] = []
@@ -172,8 +172,8 @@ def _entries(entry: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _request(raw: dict[str, Any], start_s: float, session: _Session, adjusted: list[str]) -> _Request:
-    tokens = int(number_of(raw, "in", 1))
-    output = int(number_of(raw, "out", 0))
+    tokens = count_of(raw, "in", 1)
+    output = count_of(raw, "out")
     if not output:
         adjusted.append("output of 0 tokens raised to 1")
     if "hash_runs" in raw or "hash_ids" in raw:
