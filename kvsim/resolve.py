@@ -18,6 +18,7 @@ from kvsim.profiles.hardware import GpuProfile
 from kvsim.profiles.model import ModelProfile
 from kvsim.profiles.store import ProfileStore, default_store
 from kvsim.scenario import Scenario, naming
+from kvsim.tiering import tier_configs
 from kvsim.units import gib
 
 
@@ -83,7 +84,8 @@ def resolve(scenario: Scenario, store: ProfileStore | None = None) -> Resolved:
 
     Examples
     --------
-    >>> from kvsim.scenario import load_scenario
+    >>> from kvsim.tiering import tier_configs
+    from kvsim.scenario import load_scenario
     >>> resolve(load_scenario("k3-b300-study")).capacity.num_blocks
     2135
     """
@@ -103,7 +105,8 @@ def resolve(scenario: Scenario, store: ProfileStore | None = None) -> Resolved:
     budget = hbm_budget(model, gpu, layout, limits, profile.reserve, geometry)
     sizing = _Sizing(scenario, model, gpu, profile, layout, limits, geometry, budget)
     predicted, used = sizing.pools()
-    engine = engine_config(scenario, geometry, limits, used.num_blocks)
+    engine = replace(engine_config(scenario, geometry, limits, used.num_blocks),
+                     tiers=tier_configs(scenario, gpu, geometry))
     return Resolved(scenario, model, gpu, profile, layout, limits, budget, used, predicted, engine)
 
 

@@ -105,11 +105,17 @@ class Engine(Part):
 
 
 class Tier(Part):
-    """A cache tier below HBM."""
+    """A cache tier below HBM.
+
+    ``capacity`` is that of the whole replica. Bandwidths are those of one GPU's link; None takes what the GPU's
+    profile says of its host link.
+    """
 
     kind: Literal["dram", "nvme", "pool"]
     capacity: Annotated[float, _quantity("B", "B"), Field(ge=0)]
     write: Literal["eager", "lazy", "on-eviction", "none"] = "eager"
+    read_bandwidth_per_gpu: Annotated[float, _quantity("B/s", "B/s"), Field(gt=0)] | None = None
+    write_bandwidth_per_gpu: Annotated[float, _quantity("B/s", "B/s"), Field(gt=0)] | None = None
 
 
 class FixedLengths(Part):

@@ -100,7 +100,9 @@ def simulate(scenario: Scenario | str | Mapping[str, Any], progress: Progress | 
     _look_up_prices(resolved, store)
     workload = build_workload(checked)
     model = step_time_of(resolved)
-    run = ENGINES[checked.engine.fidelity](workload, resolved.engine, model, progress)
+    # Only the plain engine knows tiers so far.
+    engine = ENGINES["reference" if resolved.engine.tiers else checked.engine.fidelity]
+    run = engine(workload, resolved.engine, model, progress)
     return _report(_Outcome(resolved, workload, model, run, store), began)
 
 
@@ -279,7 +281,6 @@ def _guard(outcome: _Outcome) -> None:
 def _refuse_unsupported(scenario: Scenario) -> None:
     """Say at once what this version can describe but not simulate."""
     asked = {
-        "tiers": (len(scenario.tiers), 0, "[]: HBM alone"),
         "replicas": (scenario.replicas, 1, "1"),
         "layout.dp": (scenario.layout.dp, 1, "1; 'kvsim capacity' answers for more"),
         "engine.draft": (scenario.engine.draft, "none", "none; 'kvsim capacity' answers for drafts"),

@@ -228,7 +228,7 @@ def test_mistakes_are_explained() -> None:
         run_curves(trace, ["lru_tial"])
     with pytest.raises(TraceError, match="at least one block"):
         run_curves(trace, ["lru"], [0])
-    with pytest.raises(TraceError, match="lengths|nothing|share"):
+    with pytest.raises(TraceError, match="no block ids and no sessions"):
         run_curves(replace(trace, knowledge="nothing"))
     with pytest.raises(TraceError, match="of 16 tokens"):
         run_curves(trace, block_tokens=32)

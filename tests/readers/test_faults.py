@@ -148,7 +148,7 @@ def test_reading_needs_less_memory_than_the_file_has(tmp_path: Path) -> None:
     with path.open("w") as file:
         for k in range(3000):
             ids = list(range(1_000_000 + 500 * k, 1_000_000 + 500 * (k + 1)))
-            file.write(json.dumps({"timestamp": k, "input_length": 512 * 500, "output_length": 5, "hash_ids": ids}) + "\n")
+            file.write(json.dumps({**GOOD, "timestamp": k, "input_length": 512 * 500, "hash_ids": ids}) + "\n")
     tracemalloc.start()
     read_trace(path)
     peak = tracemalloc.get_traced_memory()[1]
@@ -163,9 +163,10 @@ def test_reading_needs_less_memory_than_the_file_has(tmp_path: Path) -> None:
         "timestamp", "input_length", "output_length", "hash_ids", "requests", "block_size", "t", "in", "out", "runs",
         "bs", "session", "metadata", "metrics", "usage", "windows", "dataset", "client", "round_index", "session_id",
         "input_tokens_total", "prefix_tokens", "output_tokens", "timing_events", "chat_id"]),
-        st.recursive(st.none() | st.booleans() | st.integers(-2, 2**70) | st.floats() | st.text(max_size=5),
-                     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
-                     max_leaves=5)).map(json.dumps)), max_size=4))
+        st.recursive(
+            st.none() | st.booleans() | st.integers(-2, 2**70) | st.floats() | st.text(max_size=5),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+            max_leaves=5)).map(json.dumps)), max_size=4))
 def test_whatever_is_in_a_file_only_trace_errors_come_out(
         tmp_path_factory: pytest.TempPathFactory, name: str, rows: list[str]) -> None:
     path = tmp_path_factory.mktemp("fuzz") / "file"

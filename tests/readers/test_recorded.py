@@ -35,7 +35,8 @@ def info_of(folder: Path, name: str) -> Info:
     return trace_info(recorded(folder / name)[0])
 
 
-# Requests, span [s], input mean p50 p90 p99 max, output mean p50 p90 max, infinite hits in blocks and tokens [%]; as printed.
+# As printed: requests, span [s], input mean p50 p90 p99 max, output mean p50 p90 max [tokens], infinite hits in blocks
+# and tokens [%].
 STATISTICS = {
     "mooncake_fast25_conversation.jsonl.gz": (
         12_031, 3_537, (12_035, 6_909, 27_367, 85_400, 126_195), (343, 350, 597, 2_000), (36.64, 37.36)),
