@@ -83,6 +83,8 @@ class BlockPool:
         Blocks that are free and have a name.
     num_evicted : int
         Names lost so far because their block was taken for something else.
+    on_evict : callable or None
+        Called with a name of which the last block is being taken for something else.
 
     Examples
     --------
@@ -101,6 +103,7 @@ class BlockPool:
         self.num_used = 0
         self.num_cached = 0
         self.num_evicted = 0
+        self.on_evict: Callable[[Name], None] | None = None
         self._refs = [0] * num_blocks
         self._name: list[Name | None] = [None] * num_blocks
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(NULL_BLOCK + 1, num_blocks))
@@ -114,6 +117,11 @@ class BlockPool:
     def is_free(self, block: int) -> bool:
         """Whether nobody refers to `block`."""
         return not self._refs[block]
+
+    @property
+    def num_named(self) -> int:
+        """Blocks with a name, used or free."""
+        return sum(len(blocks) for blocks in self._named.values())
 
     def name_of(self, block: int) -> Name | None:
         """What `block` holds; None when nothing can be found in it."""
@@ -199,14 +207,28 @@ class BlockPool:
                                   f"kept {self.num_used} and {self.num_cached}")
         self.check()
 
+    def forget(self, block: int) -> bool:
+        """Take the name of a used block away, so that it is reused first once released; False if it has none."""
+        if self._name[block] is None:
+            return False
+        self._unname(block)
+        return True
+
     def _evict(self, block: int) -> None:
         """Forget the name of a block that leaves the free queue for something else."""
         name = self._name[block]
         if name is None:
             return
-        self._name[block] = None
         self.num_cached -= 1
         self.num_evicted += 1
+        self._unname(block)
+        if self.on_evict is not None and name not in self._named:
+            self.on_evict(name)
+
+    def _unname(self, block: int) -> None:
+        name = self._name[block]
+        assert name is not None
+        self._name[block] = None
         blocks = self._named[name]
         del blocks[block]
         if not blocks:

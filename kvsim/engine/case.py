@@ -198,9 +198,9 @@ class _Reader:
         return LinearStepTime(*(self.need(source, key, "step_time", _seconds) for key in keys))
 
     def host_tier(self, source: Json) -> TierConfig:
-        """The host tier of an offload case; its pool, too, has a null block."""
+        """The host tier of an offload case."""
         path = "engine.offload"
-        return TierConfig(self.need(source, "num_blocks", path, _count) - 1,
+        return TierConfig(self.need(source, "num_blocks", path, _count),
                           "lazy" if self.need(source, "lazy", path, _flag) else "eager",
                           self.need(source, "load_s_per_block", path, _seconds),
                           self.need(source, "store_s_per_block", path, _seconds))

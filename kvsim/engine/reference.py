@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kvsim.cache.blocks import PrefixKeys
-from kvsim.cache.tiers.stack import TierStack
+from kvsim.cache.tiers.config import tier_problems
+from kvsim.cache.tiers.stack import PoolShape, TierStack
 from kvsim.cache.tiers.writers import Computed, StepView
 from kvsim.engine.kv_cache import Hit, Holding, KvCache
 from kvsim.engine.types import (
@@ -30,7 +31,7 @@ from kvsim.engine.types import (
     RunTotals,
     Timeline,
 )
-from kvsim.errors import Problem, ScenarioError, SimulationError
+from kvsim.errors import InfeasibleError, Problem, ScenarioError, SimulationError
 from kvsim.steptime.base import StepBatch, StepTimeModel, step_s
 from kvsim.workload.arrivals import Arrivals
 from kvsim.workload.requests import Requests, Workload
@@ -99,6 +100,7 @@ def check_config(config: EngineConfig) -> None:
     if interval is not None and not problems and (interval < 0 or interval % config.block_tokens):
         problems.append(Problem("engine", "retention_interval_tokens", str(interval),
                                 f"0, a multiple of block_tokens ({config.block_tokens}), or none for every block"))
+    problems += tier_problems(config.tiers)
     if problems:
         raise ScenarioError("the engine cannot start", problems)
 
@@ -242,7 +244,7 @@ class _Engine:
         self.on_their_way: dict[int, _Sequence] = {}
         self.idle_tokens = {"queried": 0, "hit": 0, "external_hit": 0}
         self.now_s = self.busy_s = self.stalled_s = self.load_wait_s = 0.0
-        self.steps = self.prefill_tokens = self.decode_tokens = 0
+        self.steps = self.prefill_tokens = self.decode_tokens = self.idle_stores = 0
         self.queried_tokens = self.hit_tokens = self.requeried_tokens = self.rehit_tokens = 0
 
     def run(self) -> EngineRun:
@@ -304,6 +306,7 @@ class _Engine:
         self.now_s += duration_s
         self.busy_s += duration_s
         self.steps += 1
+        self.idle_stores = 0
         if self.tiers:
             self.tiers.issue_stores(self.now_s)
         self._hand_out(step)
@@ -397,7 +400,8 @@ class _Engine:
         if self.tiers is None:
             return 0
         block = self.config.block_tokens
-        return block * self.tiers.match(seq.row, seq.holding.keys[hit.tokens // block:(seq.num_tokens - 1) // block])
+        keys = seq.holding.keys[hit.tokens // block:(seq.num_tokens - 1) // block]
+        return block * self.tiers.match(seq.row, keys, self.now_s)
 
     def _start_load(self, seq: _Sequence, hit: Hit, external_tokens: int, step: _Step) -> bool:
         """Take blocks for what lower tiers have and ask for it; the request computes nothing until it is there."""
@@ -407,7 +411,7 @@ class _Engine:
         if not self.cache.reserve(seq.holding, hit, seq.num_tokens, end_tokens, reserved):
             return False
         first = hit.tokens // self.config.block_tokens
-        self.tiers.start_load(seq.row, first, [table.blocks for table in seq.holding.tables])
+        self.tiers.start_load(seq.row, first, [table.blocks for table in seq.holding.tables], not seq.preemptions)
         self._note_admission(seq, hit.tokens, external_tokens)
         self.prefilling.add(seq)
         seq.is_loading, seq.load_start_s = True, self.now_s
@@ -432,22 +436,25 @@ class _Engine:
         order = [*(seq for seq in step.admitted if not seq.preemptions),
                  *(seq for seq in step.chunks if seq not in admitted),
                  *(seq for seq in step.admitted if seq.preemptions)]
-        tiers.plan(StepView([self._computed(seq) for seq in order], self.cache.checkpoints_of_step().values(),
-                            [seq.row for seq in step.preempted]))
+        view = StepView([self._computed(seq, seq in admitted) for seq in order],
+                        self.cache.checkpoints_of_step().values(), [seq.row for seq in step.preempted])
+        tiers.plan(view, self.now_s)
         tiers.issue_loads(self.now_s)
 
-    def _computed(self, seq: _Sequence) -> Computed:
-        """What a request has in the attention groups."""
-        tables = seq.holding.tables[:1 + self.config.extra_attention_groups]
-        return Computed(seq.row, seq.computed_tokens // self.config.block_tokens, [table.blocks for table in tables])
+    def _computed(self, seq: _Sequence, is_admitted: bool = False) -> Computed:
+        """What a request has computed, and the checkpoint that it has just started from."""
+        block, num_attention = self.config.block_tokens, 1 + self.config.extra_attention_groups
+        tables = [table.blocks for table in seq.holding.tables]
+        positions = seq.computed_tokens // block
+        states = [table[positions - 1] for table in tables[num_attention:] if is_admitted and positions - 1 in table]
+        return Computed(seq.row, positions, seq.prompt_tokens // block, tables[:num_attention], states)
 
     def _wait(self, step: _Step) -> bool:
         """Nothing can be computed: wait for a transfer or an arrival; False when none comes before the time is up."""
-        wake_s = math.inf
+        wake_s = self.arrivals.next_s()
         if self.tiers:
-            self.tiers.issue_stores(self.now_s)
-            wake_s = self.tiers.next_s()
-        wake_s = max(min(wake_s, self.arrivals.next_s()), self.now_s)
+            self._check_progress(self.tiers.issue_stores(self.now_s))
+            wake_s = min(wake_s, self.tiers.next_s())
         if math.isinf(wake_s) and step.preempted:
             return True  # nobody was admitted for that reason alone: plan again
         if math.isinf(wake_s):
@@ -456,10 +463,18 @@ class _Engine:
         self._forget_statistics(step)
         if wake_s >= self.workload.until_s:
             return False
-        self.stalled_s += wake_s - self.now_s
-        self.now_s = wake_s
+        self.stalled_s += max(wake_s - self.now_s, 0.0)
+        self.now_s = max(wake_s, self.now_s)
         self._take_transfers()
         return True
+
+    def _check_progress(self, stores: bool) -> None:
+        """Give up when stores alone keep the engine busy: each holds blocks that the next request would need."""
+        self.idle_stores = self.idle_stores + 1 if stores else 0
+        if self.idle_stores > 1000 + 10 * self.config.num_blocks:
+            raise InfeasibleError(
+                f"the engine stands still from {self.now_s} s on: stores to the tier below hold the blocks that the next "
+                f"of {len(self.waiting) + len(self.loading)} waiting requests needs, again and again")
 
     def _take_transfers(self) -> None:
         """Learn which transfers are over."""
@@ -546,7 +561,7 @@ class _Engine:
                                   f"computed tokens are not {seq.num_tokens - 1}")
         if self.tiers:
             self.cache.shed(seq.holding, seq.computed_tokens)
-            self.tiers.finish(self._computed(seq))
+            self.tiers.finish(self._computed(seq), self.now_s)
         self.cache.release(seq.holding)
         self.records.finish_s[seq.row] = self.now_s
         self.records.output_tokens[seq.row] = seq.generated_tokens
@@ -585,21 +600,22 @@ class _Engine:
                     "requeried_tokens": self.requeried_tokens, "rehit_tokens": self.rehit_tokens}
         if self.tiers:
             counters |= {f"idle_{name}_tokens": tokens for name, tokens in self.idle_tokens.items()}
-            counters |= {"blocks_loaded": self.tiers.level.load_link.num_blocks, "blocks_stored": self.tiers.level.store_link.num_blocks}
         return RunTotals(
             steps=self.steps, prefill_tokens_computed=self.prefill_tokens, decode_tokens=self.decode_tokens,
             prompt_tokens_queried=self.queried_tokens, prompt_tokens_hit=self.hit_tokens,
-            preemptions=sum(self.records.preemptions), makespan_s=self.now_s, busy_s=self.busy_s, counters=counters)
+            preemptions=sum(self.records.preemptions), makespan_s=self.now_s, busy_s=self.busy_s, counters=counters,
+            tiers=self.tiers.totals() if self.tiers else (), stalled_s=self.stalled_s, load_wait_s=self.load_wait_s)
 
 
 def _tiers(config: EngineConfig, cache: KvCache) -> TierStack | None:
     """The tiers below a replica's pool, if any can be used."""
-    if not config.tiers or not config.prefix_caching:
+    tiers = [tier for tier in config.tiers if tier.num_blocks]
+    if not tiers or not config.prefix_caching:
         return None
     attention = 1 + config.extra_attention_groups
     # A step's blocks, twice: what lazy writing keeps ready for reuse at the head of the free queue.
     scan_blocks = 2 * (attention * -(-config.max_num_batched_tokens // config.block_tokens) + 2 * config.state_groups)
-    return TierStack(cache.pool, config.tiers[0], (attention, config.state_groups), scan_blocks)
+    return TierStack(cache.pool, tiers, PoolShape(attention, config.state_groups, config.block_tokens, scan_blocks))
 
 
 def max_blocks(config: EngineConfig, total_tokens: int) -> int:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.cache.tiers.config import TierConfig
+from kvsim.cache.tiers.config import TierConfig, TierTotals
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -97,7 +97,12 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class RunTotals:
-    """Sums over one engine run (counts; seconds; tokens)."""
+    """Sums over one engine run (counts; seconds; tokens).
+
+    ``prompt_tokens_hit`` are found in the pool or in tiers, ``tiers`` is what each tier did. ``stalled_s`` is the time in
+    which requests were there but nothing could be computed, ``load_wait_s`` the sum over requests from the start of a
+    load to the first step that computes behind it.
+    """
 
     steps: int
     prefill_tokens_computed: int
@@ -108,6 +113,9 @@ class RunTotals:
     makespan_s: float
     busy_s: float
     counters: dict[str, int] = field(default_factory=dict[str, int])
+    tiers: tuple[TierTotals, ...] = ()
+    stalled_s: float = 0.0
+    load_wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,9 +167,10 @@ def _totals(done: EngineRun) -> dict[str, float]:
     found = {"queries": queries, "hits": hits,
              "preemptions": totals.preemptions, "steps": totals.steps,
              "prefill_tokens_computed": totals.prefill_tokens_computed, "makespan_s": totals.makespan_s}
-    if "blocks_loaded" in counters:
+    if totals.tiers:
         found |= {"external_queries": queries - hits, "external_hits": external - idle_external,
-                  "blocks_loaded": counters["blocks_loaded"], "blocks_stored": counters["blocks_stored"]}
+                  "blocks_loaded": sum(tier.blocks_loaded for tier in totals.tiers),
+                  "blocks_stored": sum(tier.blocks_stored for tier in totals.tiers)}
     return found
 
 

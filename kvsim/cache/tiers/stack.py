@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kvsim.cache.blocks import BlockPool, Name, find_prefix
-from kvsim.cache.tiers.config import TierConfig
-from kvsim.cache.tiers.level import Level
-from kvsim.cache.tiers.writers import Computed, Copy, EagerWriter, LazyWriter, StepView, Writer
+from kvsim.cache.blocks import BlockPool, Found, Name, find_prefix
+from kvsim.cache.tiers.config import TierConfig, TierTotals
+from kvsim.cache.tiers.level import Copy, Level
+from kvsim.cache.tiers.writers import Computed, StepView, make_writer
+
+Place = tuple[int, int]
+"""(tier, block)."""
+
+
+class PoolShape(NamedTuple):
+    """What tiers must know of the pool above: groups, tokens of a block, blocks that lazy writing scans in a step."""
+
+    num_attention: int
+    num_states: int
+    block_tokens: int
+    scan_blocks: int
 
 
 class _Load(NamedTuple):
@@ -17,91 +30,190 @@ class _Load(NamedTuple):
 
     row: int
     pool_blocks: list[int]
-    tier_blocks: list[int]
+    places: list[Place]
 
 
 class TierStack:
-    """One tier below a pool."""
+    """Tiers below a pool, from the nearest to the farthest, each fed from the level above it.
 
-    def __init__(self, pool: BlockPool, config: TierConfig, groups: tuple[int, int], scan_blocks: int) -> None:
-        self._pool, self._groups = pool, groups
-        self.level = Level(config)
-        self._writer: Writer = (EagerWriter(pool, self.level) if config.write == "eager"
-                                else LazyWriter(pool, self.level, scan_blocks))
-        self._pinned: dict[int, list[dict[int, int]]] = {}
+    Parameters
+    ----------
+    pool : BlockPool
+        The pool that requests compute in.
+    configs : sequence of TierConfig
+        The tiers.
+    shape : PoolShape
+        What they must know of the pool.
+
+    Notes
+    -----
+    In a step the engine calls `match` and `start_load` while it admits, `plan` when it has scheduled, `issue_loads` at
+    the start and `issue_stores` at the end of the step, `finish` for every request that ends in it, and then
+    `take_arrived`. docs/tier_rules.md has the rules in words.
+
+    Examples
+    --------
+    A block is stored from the pool, evicted there, and found in the tier:
+
+    >>> pool = BlockPool(3)
+    >>> tiers = TierStack(pool, [TierConfig(8, "lazy", 0.5, 0.5)], PoolShape(1, 0, 16, 4))
+    >>> block = pool.take(1)[0]
+    >>> pool.give_name(block, (0, 77))
+    >>> pool.release([block])
+    >>> tiers.plan(StepView([], [], []), now_s=0.0)
+    >>> tiers.issue_stores(at_s=1.0)
+    >>> tiers.next_s(), tiers.take_arrived(1.5), tiers.match(0, [77, 78], now_s=1.5)
+    (1.5, [], 1)
+    """
+
+    def __init__(self, pool: BlockPool, configs: Sequence[TierConfig], shape: PoolShape) -> None:
+        self._pool, self._shape = pool, shape
+        self.levels = [Level(config, shape.num_states) for config in configs]
+        above = [pool, *(level.pool for level in self.levels)]
+        self._writers = [make_writer(source, level, source is pool, shape.scan_blocks)
+                         for source, level in zip(above, self.levels, strict=False)]
+        self._sources = above[:-1]
+        self._pinned: dict[int, list[dict[int, Place]]] = {}
         self._new_loads: list[_Load] = []
-        self._new_copies: list[Copy] = []
+        self._new_copies: list[list[Copy]] = [[] for _ in configs]
         self._loads: list[tuple[float, list[_Load]]] = []
-        self._stores: list[tuple[float, list[Copy]]] = []
 
-    def match(self, row: int, keys: Sequence[int]) -> int:
-        """Leading positions of `keys` that the tiers can give to a request; holds their blocks until the next call."""
-        self._level_unpin(row)
-        found = find_prefix(self.level.pool.find, *self._groups, keys)
-        if found.length:
-            for blocks in found.blocks:
-                self.level.pool.touch(blocks.values())
-            self._pinned[row] = found.blocks
-        return found.length
+    def match(self, row: int, keys: Sequence[int], now_s: float) -> int:
+        """Leading positions of `keys` that the tiers can give to a request; held until its next call or its load.
 
-    def start_load(self, row: int, first: int, tables: Sequence[Mapping[int, int]]) -> None:
+        Each block comes from the nearest tier that has it. If loading is not worth its time, farther tiers are left
+        out one after the other.
+        """
+        self._set_time(now_s)
+        if row in self._pinned:
+            self._release([place for blocks in self._pinned.pop(row) for place in blocks.values()])
+        for count in range(len(self.levels), 0, -1):
+            found = self._find_in(self.levels[:count], keys)
+            if found.length and self._is_worth(found, now_s):
+                for place in (place for blocks in found.blocks for place in blocks.values()):
+                    self.levels[place[0]].pool.touch([place[1]])
+                self._pinned[row] = found.blocks
+                return found.length
+        return 0
+
+    def start_load(self, row: int, first: int, tables: Sequence[Mapping[int, int]], is_counted: bool) -> None:
         """Load what `match` has found to the blocks at positions `first` and on of a request's tables."""
-        pairs = [(table[first + position], block) for table, blocks in zip(tables, self._pinned.pop(row), strict=True)
-                 for position, block in blocks.items()]
+        found = self._pinned.pop(row)
+        pairs = [(table[first + position], place) for table, blocks in zip(tables, found, strict=True)
+                 for position, place in blocks.items()]
         self._pool.touch(pool_block for pool_block, _ in pairs)
         self._new_loads.append(_Load(row, [pair[0] for pair in pairs], [pair[1] for pair in pairs]))
+        for tier, _ in found[0].values():
+            self.levels[tier].hit_tokens += self._shape.block_tokens * is_counted
 
-    def plan(self, step: StepView) -> None:
+    def plan(self, step: StepView, now_s: float) -> None:
         """Choose what to store; a step has been planned."""
-        self._new_copies = self._writer.plan(step)
+        self._set_time(now_s)
+        self._new_copies = [writer.plan(step) for writer in self._writers]
 
-    def finish(self, request: Computed) -> None:
+    def finish(self, request: Computed, now_s: float) -> None:
         """A request has ended and is about to release its blocks."""
-        self._writer.finish(request)
+        self._set_time(now_s)
+        for writer in self._writers:
+            writer.finish(request)
 
     def issue_loads(self, at_s: float) -> None:
-        """Start the loads of a step as one transfer."""
-        if self._new_loads:
-            arrival_s = self.level.load_link.send(sum(len(load.pool_blocks) for load in self._new_loads), at_s)
-            self._loads.append((arrival_s, self._new_loads))
-            self._new_loads = []
+        """Start the loads of a step: one transfer a tier, over when the last of them is."""
+        if not self._new_loads:
+            return
+        places = [place for load in self._new_loads for place in load.places]
+        arrivals_s = [self.levels[tier].load_link.send(num_blocks, at_s)
+                      for tier, num_blocks in _by_tier(places).items()]
+        self._loads.append((max(arrivals_s), self._new_loads))
+        self._new_loads = []
 
-    def issue_stores(self, at_s: float) -> None:
-        """Start the stores of a step as one transfer."""
-        if self._new_copies:
-            self._stores.append((self.level.store_link.send(len(self._new_copies), at_s), self._new_copies))
-            self._new_copies = []
+    def issue_stores(self, at_s: float) -> bool:
+        """Start the stores of a step, one transfer a tier; whether there were any."""
+        copies, self._new_copies = self._new_copies, [[] for _ in self.levels]
+        for level, part in zip(self.levels, copies, strict=True):
+            level.send(part, at_s)
+        return any(copies)
 
     def next_s(self) -> float:
         """When the next transfer arrives [s]; inf without any."""
-        return min((arrival_s for arrival_s, _ in [*self._loads, *self._stores]), default=math.inf)
+        stores_s = [level.next_s(math.inf) for level in self.levels]
+        return min([arrival_s for arrival_s, _ in self._loads] + stores_s)
 
     def take_arrived(self, now_s: float) -> list[int]:
-        """Finish the transfers that have arrived by `now_s`; returns the rows whose loads are over."""
-        arrived: list[_Load] = []
-        while self._loads and self._loads[0][0] <= now_s:
-            arrived += self._loads.pop(0)[1]
+        """Finish the transfers that have arrived by `now_s`, loads first; returns the rows whose loads are over.
+
+        Loads that are over at once release their blocks in reverse order. The real scheduler does it in the order of a
+        set of names, which differs from one process to the next; so the order is free, and the recorded one is kept.
+        """
+        self._set_time(now_s)
+        arrived = [load for arrival_s, loads in self._loads if arrival_s <= now_s for load in loads]
+        self._loads = [entry for entry in self._loads if entry[0] > now_s]
         for load in reversed(arrived):
-            self.level.pool.release(load.tier_blocks)
-            self._pool.release(load.pool_blocks)
-        while self._stores and self._stores[0][0] <= now_s:
-            self._store(self._stores.pop(0)[1])
+            self._finish_load(load)
+        for tier, level in enumerate(self.levels):
+            for copies in level.take_arrived(now_s):
+                self._finish_store(tier, copies)
         return [load.row for load in arrived]
 
-    def _store(self, copies: list[Copy]) -> None:
-        """Make what has arrived findable, let go of both ends."""
-        self._writer.arrived(copies)
-        for source, target in copies:
-            self.level.pool.give_name(target, self._name(source))
-        self.level.pool.release(target for _, target in copies)
-        self._pool.release(source for source, _ in copies)
+    def totals(self) -> tuple[TierTotals, ...]:
+        """What each tier did; raises `SimulationError` if blocks got lost."""
+        for level in self.levels:
+            level.check()
+        return tuple(level.totals() for level in self.levels)
 
-    def _name(self, block: int) -> Name:
-        name = self._pool.name_of(block)
-        assert name is not None
-        return name
+    def _set_time(self, now_s: float) -> None:
+        for level in self.levels:
+            level.set_time(now_s)
 
-    def _level_unpin(self, row: int) -> None:
-        """Let go of what an earlier lookup has found for a request that could not start."""
-        if row in self._pinned:
-            self.level.pool.release(block for blocks in self._pinned.pop(row) for block in blocks.values())
+    def _find_in(self, levels: Sequence[Level], keys: Sequence[int]) -> Found[Place]:
+        """The longest prefix in some tiers."""
+        def find(name: Name) -> Place | None:
+            for tier, level in enumerate(levels):
+                block = level.find(name)
+                if block is not None:
+                    return tier, block
+            return None
+
+        return find_prefix(find, self._shape.num_attention, self._shape.num_states, keys)
+
+    def _is_worth(self, found: Found[Place], now_s: float) -> bool:
+        """Whether a hit is long enough, and sooner loaded than computed where a tier asks for that."""
+        tokens = found.length * self._shape.block_tokens
+        for tier, num_blocks in _by_tier(place for blocks in found.blocks for place in blocks.values()).items():
+            level = self.levels[tier]
+            load_s = level.load_link.arrival_s(num_blocks, now_s) - now_s
+            is_late = level.config.load_rule == "break-even" and load_s > tokens * level.config.recompute_s_per_token
+            if is_late or tokens < level.config.min_load_tokens:
+                return False
+        return True
+
+    def _finish_load(self, load: _Load) -> None:
+        """Let go of a load's blocks; what came from an exclusive tier is not there any more, but for checkpoints."""
+        for tier, level in enumerate(self.levels):
+            blocks = [block for place, block in load.places if place == tier]
+            if level.config.write == "on-eviction":
+                level.drop([block for block in blocks if self._is_attention(level.pool.name_of(block))])
+            elif tier + 1 < len(self.levels):
+                self._writers[tier + 1].offer(blocks)
+        self._release(load.places)
+        self._pool.release(load.pool_blocks)
+
+    def _finish_store(self, tier: int, copies: Sequence[Copy]) -> None:
+        """Let go of the blocks that a store came from, and offer what has arrived to the tier below."""
+        self._writers[tier].arrived(copies)
+        self._sources[tier].release(copy.source for copy in copies if copy.source is not None)
+        if tier + 1 < len(self.levels):
+            self._writers[tier + 1].offer([copy.target for copy in copies])
+
+    def _is_attention(self, name: Name | None) -> bool:
+        return name is not None and name[0] < self._shape.num_attention
+
+    def _release(self, places: Sequence[Place]) -> None:
+        """Let go of some tiers' blocks."""
+        for tier, level in enumerate(self.levels):
+            level.pool.release(block for place, block in places if place == tier)
+
+
+def _by_tier(places: Iterable[Place]) -> Counter[int]:
+    """Blocks by tier."""
+    return Counter(tier for tier, _ in places)
