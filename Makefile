@@ -12,6 +12,7 @@ SCENARIO ?= k3-b300-study
 PYTHON   ?= python3
 WORKERS  ?= 2
 PYTEST_ARGS ?=
+BENCH_ARGS ?= --check
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -68,9 +69,7 @@ test: check
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 bench: $(VENV)/full.stamp
-	@for script in $(sort $(wildcard benchmarks/bench_*.py)); do \
-	    echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
-	done
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 app: $(VENV)/full.stamp
 	@$(BIN)/kvsim app
@@ -80,7 +79,7 @@ define REQUIREMENTS
 import sys, tomllib
 project = tomllib.load(open("pyproject.toml", "rb"))["project"]
 extras = project["optional-dependencies"]
-wanted = project["dependencies"] + (extras["dashboard"] + extras["dev"] if sys.argv[1] == "full" else [])
+wanted = project["dependencies"] + (extras["dashboard"] + extras["parquet"] + extras["traces"] + extras["dev"] if sys.argv[1] == "full" else [])
 print("\n".join(wanted))
 endef
 export REQUIREMENTS

@@ -178,7 +178,8 @@ def test_library_neither_prints_nor_exits_nor_changes_directory() -> None:
     front = ("kvsim/cli.py", "kvsim/__main__.py", "kvsim/commands/")
     calls = {"print", "input", "exit", "quit", "breakpoint", "sys.exit", "os._exit", "os.chdir", "sys.stdout.write",
              "SystemExit"}
-    found = [f"{source.name}:{node.lineno} {dotted(node.func)}" for source in sources() if not in_any(source.name, front)
+    found = [f"{source.name}:{node.lineno} {dotted(node.func)}" for source in sources()
+             if not in_any(source.name, front)
              for node in ast.walk(source.tree) if isinstance(node, ast.Call) and dotted(node.func) in calls]
     assert not found
 
