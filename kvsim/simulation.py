@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from kvsim.engine import core, reference
-from kvsim.engine.types import EngineConfig, EngineRun, Progress
+from kvsim.engine.types import UNFINISHED, EngineConfig, EngineRun, Progress
 from kvsim.errors import Problem, ScenarioError, SimulationError
 from kvsim.profiles.calibration import CalibrationUse
 from kvsim.profiles.hardware import ApiPriceProfile
@@ -56,6 +56,7 @@ ENGINES: Mapping[str, EngineFunction] = MappingProxyType({"core": core.run, "ref
 
 SECONDS_PER_HOUR = 3600.0
 USUAL_GPUS_PER_NODE = 8.0
+SHOWN_REFUSALS = 3
 
 
 def simulate(scenario: Scenario | str | Mapping[str, Any], progress: Progress | None = None,
@@ -243,7 +244,7 @@ def _run_info(outcome: _Outcome, began: float) -> RunInfo:
     records, totals = outcome.run.records, outcome.run.totals
     return RunInfo(
         num_requests=int(outcome.window.holds(records.first_token_s).sum()),
-        num_unfinished=int(np.isfinite(records.arrival_s).sum() - np.isfinite(records.finish_s).sum()),
+        num_unfinished=int((np.isfinite(records.arrival_s) & (records.status == UNFINISHED)).sum()),
         num_refused=count_refused(records),
         simulated_s=totals.makespan_s,
         measured_from_s=outcome.window.start_s,
@@ -253,6 +254,8 @@ def _run_info(outcome: _Outcome, began: float) -> RunInfo:
         version=package_version(),
         profiles={p.name: outcome.store.digest(p)[:16] for p in outcome.resolved.profiles
                   if p is not outcome.resolved.engine_profile},
+        refusals=tuple(f"request {outcome.workload.requests.name(i)}: {why}"
+                       for i, why in list(records.refusals.items())[:SHOWN_REFUSALS]),
         counters={"steps": totals.steps, **totals.counters},
     )
 

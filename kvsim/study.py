@@ -136,6 +136,7 @@ def report_text(report: Report) -> str:
     lines = [
         f"{run.num_requests} requests measured from {run.measured_from_s:.0f} s to {run.simulated_s:.0f} s, "
         f"{run.num_unfinished} unfinished, {run.num_refused} refused, {report.preemptions} preemptions",
+        *(f"refused {reason}" for reason in run.refusals),
         f"${report.cost.usd_per_hour:.2f} per hour; {_earning_text(report.cost)}",
         f"time: {shares}",
         f"{len(report.ledger)} figures used, {len(assumed)} of them assumed; seed {run.seed}, digest {run.digest}",

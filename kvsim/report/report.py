@@ -19,7 +19,11 @@ from kvsim.report.metrics import HitRate, Latency, Throughput
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """Which run this was. ``wall_s`` is the only figure that differs between two equal runs."""
+    """Which run this was.
+
+    ``refusals`` gives the first few reasons why requests could never be served. ``wall_s`` is the only
+    figure that differs between two equal runs.
+    """
 
     num_requests: int
     num_unfinished: int
@@ -30,6 +34,7 @@ class RunInfo:
     seed: int
     digest: str
     version: str
+    refusals: tuple[str, ...] = ()
     profiles: dict[str, str] = field(default_factory=dict[str, str])
     counters: dict[str, int] = field(default_factory=dict[str, int])
 
