@@ -293,7 +293,8 @@ def naming(scenario: Scenario, field: str) -> Generator[None]:
 
 def shipped_scenarios() -> dict[str, Path]:
     """Name -> path of the scenarios that come with kvsim."""
-    return {p.stem: p for p in sorted((data_root() / "scenarios").glob("*.yaml"))}
+    paths = sorted((data_root() / "scenarios").glob("*.yaml"))
+    return {p.stem: p for p in paths if p.read_text(encoding="utf-8").startswith(f"schema: {SCHEMA}")}
 
 
 def find_scenario(source: str | Path) -> Path:
@@ -331,6 +332,15 @@ def apply_override(data: Mapping[str, Any], text: str) -> dict[str, Any]:
         raise ScenarioError("cannot apply --set", [Problem("--set", "", repr(text), "path=value, e.g. seed=3")])
     parsed: Any = parse_yaml(f"value: {value}", f"--set {path}", ScenarioError)["value"]
     return _with(data, path.split("."), parsed, text)
+
+
+def with_value(data: Mapping[str, Any], field: str, value: Any) -> dict[str, Any]:
+    """Plain data with one field set, named by its dotted path; the input is not changed.
+
+    >>> with_value({"tiers": [{"kind": "dram"}]}, "tiers.0.write", "lazy")
+    {'tiers': [{'kind': 'dram', 'write': 'lazy'}]}
+    """
+    return _with(data, field.split("."), value, field)
 
 
 def _with(part: Any, path: list[str], value: Any, text: str) -> Any:

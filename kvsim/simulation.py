@@ -39,7 +39,6 @@ from kvsim.steptime.roofline import RooflineStepTime, build_step_time
 from kvsim.traffic import build_workload
 from kvsim.workload.ideal import ideal_cached_tokens
 from kvsim.workload.requests import Workload
-from kvsim.workload.sessions import PRIMER
 
 
 class EngineFunction(Protocol):
@@ -131,7 +130,8 @@ class _Outcome:
                  store: ProfileStore) -> None:
         self.resolved, self.workload, self.model, self.run, self.store = resolved, workload, model, run, store
         self.scenario = resolved.scenario
-        self.window = window_of(run, warm_from_s(workload, run), workload.until_s)
+        warm_s = warmed_s(workload, run)
+        self.window = window_of(run, warm_s + workload.measure_from_s, warm_s + workload.until_s)
         order = np.argsort(run.records.arrival_s, kind="stable")
         arrived = order[np.isfinite(run.records.arrival_s[order])]
         self.ideal = ideal_cached_tokens(workload.requests, arrived)
@@ -167,12 +167,12 @@ class _Outcome:
         return api_price(self.scenario, self.resolved.model.name, self.store)
 
 
-def warm_from_s(workload: Workload, run: EngineRun) -> float:
-    """Start of the measured window: the stated warm-up, or the end of the last priming request if that is later."""
-    warming = workload.requests.traffic_class >= PRIMER
-    ends = run.records.finish_s[warming]
-    ends = ends[np.isfinite(ends)]
-    return max(workload.measure_from_s, float(ends.max()) if len(ends) else 0.0)
+def warmed_s(workload: Workload, run: EngineRun) -> float:
+    """When the last warming request ended; 0 without any, the end of the run when some did not end."""
+    ends = run.records.finish_s[workload.warming]
+    if np.isfinite(ends).all():
+        return float(ends.max(initial=0.0))
+    return run.totals.makespan_s
 
 
 def mean_step(run: EngineRun) -> tuple[StepBatch, int]:

@@ -108,8 +108,8 @@ class _Core:
 
     def run(self) -> EngineRun:
         """Go from event to event until nothing is left or the time is up."""
-        arrivals, clock, until_s = self.arrivals, self.clock, self.workload.until_s
-        while clock.now_s < until_s:
+        arrivals, clock = self.arrivals, self.clock
+        while clock.now_s < arrivals.until_s:
             if arrivals.next_s() <= clock.now_s:
                 self._take_arrivals(clock.now_s)
             if self.prefills or self._may_admit():
@@ -121,7 +121,7 @@ class _Core:
                 self._step()
             else:
                 wake_s = arrivals.wake_s(clock.now_s)
-                if wake_s >= until_s:
+                if wake_s >= arrivals.until_s:
                     break
                 clock.sleep(wake_s)
         return self._result()
@@ -180,7 +180,7 @@ class _Core:
             return
         if self.fresh:
             self._drop_start_states()
-        bound_s = self.workload.until_s
+        bound_s = self.arrivals.until_s
         if self._arrivals_matter():
             bound_s = min(bound_s, self.arrivals.next_s())
         made = clock.decode(steps, decoders.num, decoders.sum_base_tokens + decoders.num * (done + 1), bound_s)
@@ -212,7 +212,7 @@ class _Core:
             stop = min(stop, done + decoders.num_quiet(done, self.names_decode_states))
         if self.fresh or self.late or decoders.num >= self.config.max_num_batched_tokens:
             return 0
-        while done < stop and clock.now_s < self.workload.until_s:
+        while done < stop and clock.now_s < self.arrivals.until_s:
             tokens = self._middle_chunk(seq)
             if not tokens:
                 break
@@ -232,7 +232,7 @@ class _Core:
         if done > start:
             self.chunk_steps += done - start
             self.blocked = False
-            if clock.now_s >= self.workload.until_s:
+            if clock.now_s >= self.arrivals.until_s:
                 self._take_arrivals(clock.before_s)
         return done - start
 
@@ -258,7 +258,7 @@ class _Core:
                     self._finish(seq)
                 self._note_state()
                 return
-        if self.clock.now_s >= self.workload.until_s:
+        if self.clock.now_s >= self.arrivals.until_s:
             self._take_arrivals(self.clock.before_s)
 
     def _step(self) -> None:

@@ -249,14 +249,14 @@ class _Engine:
 
     def run(self) -> EngineRun:
         """Step until nothing is left or the time is up."""
-        while self.now_s < self.workload.until_s:
+        while self.now_s < self.arrivals.until_s:
             self._take_arrivals()
             if self.waiting or self.running or self.loading:
                 if not self._step():
                     break
                 continue
             wake_s = self.arrivals.wake_s(self.now_s)
-            if wake_s >= self.workload.until_s:
+            if wake_s >= self.arrivals.until_s:
                 break
             self.now_s = max(self.now_s, wake_s)
         return self._result()
@@ -461,7 +461,7 @@ class _Engine:
             raise SimulationError(f"nothing can be scheduled at {self.now_s} s with {len(self.waiting)} waiting, "
                                   f"{len(self.loading)} loading and {len(self.running)} running requests")
         self._forget_statistics(step)
-        if wake_s >= self.workload.until_s:
+        if wake_s >= self.arrivals.until_s:
             return False
         self.stalled_s += max(wake_s - self.now_s, 0.0)
         self.now_s = max(wake_s, self.now_s)

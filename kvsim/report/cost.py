@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvsim.errors import Problem, ProfileError
 from kvsim.profiles.hardware import ApiPriceProfile, PriceProfile
+from kvsim.report.bill import Bill
 from kvsim.report.metrics import Tokens
 
 MTOK = 1e6
@@ -16,9 +18,9 @@ MTOK = 1e6
 class UsdPerMtok:
     """$ per million tokens.
 
-    ``uncached_input``, ``cached_input`` and ``output`` share the bill in proportion to the API's prices, so
-    that the three, times their tokens, sum to the bill. ``blended`` and ``total_incl_cached`` divide the bill
-    by all tokens, ``output_all_in`` by the output alone.
+    ``uncached_input``, ``cached_input`` and ``output`` share the bill by a stated attribution, so that the three,
+    times their tokens, sum to the bill. ``blended`` and ``total_incl_cached`` divide the bill by all tokens,
+    ``output_all_in`` by the output alone.
     """
 
     uncached_input: float
@@ -30,13 +32,66 @@ class UsdPerMtok:
 
 
 @dataclass(frozen=True, slots=True)
+class Revenue:
+    """$ per hour that the window earned, in three modes; nan where no API price is known.
+
+    Attributes
+    ----------
+    hits : float
+        Tokens billed as they were served: a miss sells as fresh input. Rewards a bad cache, so that it is only fit
+        for comparing where the SLO decides what earns.
+    ideal_hits : float
+        The same turns billed as if an infinite cache had served them: what a customer is charged who sees prices
+        for cached input and sends nothing new.
+    demand : float
+        ``ideal_hits``, but no more turns than customers ask for; equal to it where no demand is stated.
+    """
+
+    hits: float
+    ideal_hits: float
+    demand: float
+
+
+@dataclass(frozen=True, slots=True)
+class MarketPrice:
+    """What one provider would charge for the window's tokens, all together [$ per million tokens, cached included].
+
+    Where a provider charges for cache writes, fresh input is billed at that price.
+    """
+
+    provider: str
+    as_of: str
+    input: float
+    cached_input: float
+    output: float
+    cache_write: float | None
+    blended: float
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """The bill and the revenue of the measured window.
 
     ``break_even_frac`` is the share of the API's prices at which revenue equals the bill: below 1 the API's
     price pays. ``margin_frac`` is contribution / revenue. nan where no API price is known.
-    Revenue bills hits as they happen, and only requests that keep the scenario's SLO earn: without that
-    rule a collapsed node, which sells every miss as fresh input, looks more profitable than a healthy one.
+    The headline's revenue is the mode ``revenue_mode``; by default hits are billed as they happen, and only requests
+    that keep the scenario's SLO earn: without that rule a collapsed node, which sells every miss as fresh
+    input, looks more profitable than a healthy one.
+
+    Attributes
+    ----------
+    usd_per_mtok : UsdPerMtok
+        By the attribution named ``attribution``.
+    by_price, by_resource_time : UsdPerMtok
+        Both attributions: in proportion to the API's prices; by what the time goes to (prefill to uncached input, decode
+        to output, cache tiers to cached input).
+    bill : Bill or None
+        Lines of ``usd_per_hour``.
+    market : tuple of MarketPrice
+        Providers' prices for this mix of tokens, cheapest first; ``market[0]`` is the floor. A series of its own
+        beside ``usd_per_mtok.blended``, which is our break-even on the same mix.
+    as_of, trust : str
+        Date of the compute price; how far the speed behind it can be trusted.
     """
 
     usd_per_hour: float
@@ -45,16 +100,76 @@ class Cost:
     contribution_usd_per_turn: float
     margin_frac: float
     break_even_frac: float
+    by_price: UsdPerMtok
+    by_resource_time: UsdPerMtok
+    attribution: str
+    revenue_usd_per_hour: Revenue
+    revenue_mode: str
+    bill: Bill | None = None
+    market: tuple[MarketPrice, ...] = ()
+    as_of: str = ""
+    trust: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Sales:
-    """What a window of ``hours`` served: all tokens, those of requests inside the SLO, turns (first tokens)."""
+    """What a window of ``hours`` served.
+
+    Attributes
+    ----------
+    tokens, earning : Tokens
+        All tokens; those of requests that earn.
+    turns : int
+        First tokens.
+    hours : float
+        Length of the window [h].
+    earning_ideal : Tokens or None
+        ``earning`` as an infinite cache would have served it; None takes ``earning`` itself.
+    earning_turns : int or None
+        Turns that earn; None takes ``turns``.
+    """
 
     tokens: Tokens
     earning: Tokens
     turns: int
     hours: float
+    earning_ideal: Tokens | None = None
+    earning_turns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CostTerms:
+    """What a cost rests on beside bill and sales.
+
+    Attributes
+    ----------
+    bill : Bill or None
+        Lines of the bill.
+    prefill_frac : float
+        Share of the engine's busy time that prefill takes, for the attribution by resource time.
+    attribution : "price" or "resource_time"
+        Which of the two is the headline's.
+    revenue_mode : "hits", "ideal_hits" or "demand"
+        Which of the three is the headline's.
+    demand_turns_per_hour : float
+        Turns that customers ask for, inf where no demand is stated.
+    market : iterable of ApiPriceProfile
+        Providers of the model.
+    trust : str
+        See `Cost`.
+    """
+
+    bill: Bill | None = None
+    prefill_frac: float = math.nan
+    attribution: str = "price"
+    revenue_mode: str = "hits"
+    demand_turns_per_hour: float = math.inf
+    market: Iterable[ApiPriceProfile] = ()
+    trust: str = ""
+
+
+DEFAULT_TERMS = CostTerms()
+"""No lines, attribution by price, hits billed as they happen."""
 
 
 def gpu_usd_per_hour(price: PriceProfile, gpu: str) -> float:
@@ -87,7 +202,8 @@ def revenue_usd(tokens: Tokens, api: ApiPriceProfile) -> float:
             + tokens.output * api.output.base) / MTOK
 
 
-def cost(usd_per_hour: float, num_nodes: float, sales: Sales, api: ApiPriceProfile | None) -> Cost:
+def cost(usd_per_hour: float, num_nodes: float, sales: Sales, api: ApiPriceProfile | None,
+         terms: CostTerms = DEFAULT_TERMS) -> Cost:
     """Bill against revenue.
 
     Parameters
@@ -100,33 +216,93 @@ def cost(usd_per_hour: float, num_nodes: float, sales: Sales, api: ApiPriceProfi
         What was served.
     api : ApiPriceProfile or None
         Prices that the tokens earn.
+    terms : CostTerms
+        Lines of the bill, attribution, revenue mode, demand, market.
 
     Notes
     -----
     Assumes the load of the window all the time. The attribution by API price says what each kind
-    would have to sell for if their price ratios stayed as they are; it conserves the bill, but it does not
-    say what each kind *causes*.
+    would have to sell for if their price ratios stayed as they are; the one by resource time says what takes the
+    engine's time, but reads cached context for free. Both conserve the bill.
     """
     bill = usd_per_hour * sales.hours
-    revenue = revenue_usd(sales.earning, api) if api else math.nan
+    earned = revenue_modes(sales, api, terms.demand_turns_per_hour)
+    revenue = {"hits": earned.hits, "ideal_hits": earned.ideal_hits, "demand": earned.demand}[terms.revenue_mode]
+    revenue *= sales.hours
     contribution = revenue - bill
-    break_even = _ratio(bill, revenue)
+    by_price, by_time = by_api_price(bill, sales.tokens, api), by_resource_time(bill, sales.tokens, terms)
     return Cost(
         usd_per_hour=usd_per_hour,
-        usd_per_mtok=_per_mtok(bill, sales.tokens, api),
+        usd_per_mtok=by_time if terms.attribution == "resource_time" else by_price,
         contribution_usd_per_node_hour=_ratio(contribution, sales.hours * num_nodes),
         contribution_usd_per_turn=_ratio(contribution, sales.turns),
         margin_frac=_ratio(contribution, revenue),
-        break_even_frac=break_even,
+        break_even_frac=_ratio(bill, revenue),
+        by_price=by_price, by_resource_time=by_time, attribution=terms.attribution,
+        revenue_usd_per_hour=earned, revenue_mode=terms.revenue_mode, bill=terms.bill,
+        market=market_prices(sales.tokens, terms.market),
+        as_of=terms.bill.as_of if terms.bill else "", trust=terms.trust,
     )
 
 
-def _per_mtok(bill: float, tokens: Tokens, api: ApiPriceProfile | None) -> UsdPerMtok:
-    blended = _ratio(bill * MTOK, tokens.total)
-    break_even = _ratio(bill, revenue_usd(tokens, api)) if api else math.nan
+def revenue_modes(sales: Sales, api: ApiPriceProfile | None, demand_turns_per_hour: float = math.inf) -> Revenue:
+    """$ per hour of the window in the three modes; see `Revenue`.
+
+    Examples
+    --------
+    >>> from kvsim.profiles.store import default_store
+    >>> k3 = default_store().get("api-price", "moonshot-k3")
+    >>> missed, ideal = Tokens(1e6, 0, 0), Tokens(1e5, 9e5, 0)
+    >>> modes = revenue_modes(Sales(missed, missed, 10, 1.0, ideal, 10), k3, demand_turns_per_hour=5)
+    >>> round(modes.hits, 2), round(modes.ideal_hits, 2), round(modes.demand, 3)
+    (3.0, 0.57, 0.285)
+    """
+    if api is None or sales.hours <= 0:
+        return Revenue(math.nan, math.nan, math.nan)
+    hits = revenue_usd(sales.earning, api) / sales.hours
+    ideal = revenue_usd(sales.earning_ideal or sales.earning, api) / sales.hours
+    turns = (sales.turns if sales.earning_turns is None else sales.earning_turns) / sales.hours
+    sold = min(1.0, demand_turns_per_hour / turns) if turns else 1.0
+    return Revenue(hits, ideal, ideal * sold)
+
+
+def by_api_price(bill_usd: float, tokens: Tokens, api: ApiPriceProfile | None) -> UsdPerMtok:
+    """The bill shared in proportion to what each kind of tokens sells for; nan without an API price."""
+    blended = _ratio(bill_usd * MTOK, tokens.total)
+    break_even = _ratio(bill_usd, revenue_usd(tokens, api)) if api else math.nan
     prices = (api.input.base, api.cached_input.base, api.output.base) if api else (math.nan,) * 3
     uncached, cached, output = (break_even * p for p in prices)
-    return UsdPerMtok(uncached, cached, output, blended, _ratio(bill * MTOK, tokens.output), blended)
+    return UsdPerMtok(uncached, cached, output, blended, _ratio(bill_usd * MTOK, tokens.output), blended)
+
+
+def by_resource_time(bill_usd: float, tokens: Tokens, terms: CostTerms) -> UsdPerMtok:
+    """The bill shared by what causes it: cache tiers to cached input, the rest by the time of prefill and decode.
+
+    Waiting and idle time is shared as the busy time is. A kind without tokens leaves its part to the
+    others. nan where the time's split is not known.
+    """
+    tiers = _ratio(terms.bill.tiers_usd_per_hour, terms.bill.usd_per_hour) if terms.bill else 0.0
+    parts = ((1.0 - tiers) * terms.prefill_frac, tiers, (1.0 - tiers) * (1.0 - terms.prefill_frac))
+    counts = (tokens.uncached_input, tokens.cached_input, tokens.output)
+    used = [part if count else 0.0 for part, count in zip(parts, counts, strict=True)]
+    whole = math.fsum(used)
+    each = [_ratio(bill_usd * MTOK * _ratio(part, whole), count) for part, count in zip(used, counts, strict=True)]
+    blended = _ratio(bill_usd * MTOK, tokens.total)
+    return UsdPerMtok(each[0], each[1], each[2], blended, _ratio(bill_usd * MTOK, tokens.output), blended)
+
+
+def market_prices(tokens: Tokens, market: Iterable[ApiPriceProfile]) -> tuple[MarketPrice, ...]:
+    """What each provider would charge for these tokens, cheapest first."""
+    priced = [MarketPrice(p.provider, p.as_of, p.input.base, p.cached_input.base, p.output.base,
+                          p.cache_write.base if p.cache_write else None, _market_blended(tokens, p)) for p in market]
+    return tuple(sorted(priced, key=lambda m: (m.blended, m.provider)))
+
+
+def _market_blended(tokens: Tokens, api: ApiPriceProfile) -> float:
+    fresh = api.cache_write or api.input
+    usd = (tokens.uncached_input * fresh.base + tokens.cached_input * api.cached_input.base
+           + tokens.output * api.output.base)
+    return _ratio(usd, tokens.total)
 
 
 def _ratio(value: float, by: float) -> float:

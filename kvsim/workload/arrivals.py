@@ -27,6 +27,10 @@ class Arrivals:
     ----------
     arrival_s : list of float
         Arrival time of every request that has been scheduled so far, else nan.
+    until_s : float
+        When the run stops; inf as long as warming requests are under way.
+    clock_start_s : float
+        When the last warming request ended (0 without any, nan as long as one is under way).
 
     Notes
     -----
@@ -49,6 +53,9 @@ class Arrivals:
         self._waits: list[int] = np.diff(requests.dep_offsets).tolist()
         self._followers = _followers(requests.dep_offsets.tolist(), requests.dep_index.tolist())
         self._lanes: list[deque[int]] | None = None
+        self._door = _Door(workload) if workload.max_in_flight else None
+        self._stop_s: list[float] = []
+        self._gone: set[int] = set()
         if workload.lane_sessions is None:
             self._push_roots(range(len(requests)), 0.0)
         else:
@@ -56,15 +63,19 @@ class Arrivals:
 
     def next_s(self) -> float:
         """Time of the next arrival; inf when none is pending."""
+        if self._door or self._stop_s:
+            self._settle()
         return self._heap[0][0] - self._shift if self._heap else math.inf
 
     def pop_until(self, now_s: float) -> list[int]:
         """Requests that have arrived by `now_s`, in order, removed from the pending ones."""
         arrived: list[int] = []
-        while self._heap and self._heap[0][0] - self._shift <= now_s:
+        while self.next_s() <= now_s:
             time_s, _, i = heapq.heappop(self._heap)
             self.arrival_s[i] = time_s - self._shift
             arrived.append(i)
+            if self._door:
+                self._door.enter(i)
         return arrived
 
     def wake_s(self, now_s: float) -> float:
@@ -77,9 +88,12 @@ class Arrivals:
     def finish(self, i: int, now_s: float) -> None:
         """Tell that request `i` ended at `now_s` (finished or refused): its followers may arrive."""
         self.num_left -= 1
+        if self._door:
+            for waiting in self._door.leave(i):
+                self._push(waiting, now_s)
         for f in self._followers.get(i, ()):
             self._waits[f] -= 1
-            if not self._waits[f]:
+            if not self._waits[f] and self._session[f] not in self._gone:
                 self._push(f, now_s + self._think_s[f])
         if self._lanes is not None:
             self._leave_session(self._session[i], now_s)
@@ -92,29 +106,90 @@ class Arrivals:
             if not self._waits[i]:
                 self._push(i, start_s + self._offset_s[i])
 
+    def _settle(self) -> None:
+        """Take from the head of the heap what cannot arrive: its lane has stopped, or too many are in flight."""
+        while self._heap:
+            time_s, _, i = self._heap[0]
+            if self._session[i] in self._gone or time_s - self._shift >= self._stop_of(self._session[i]):
+                self._abandon(self._session[i])
+            elif not self._door or not self._door.holds_back(i):
+                return
+            heapq.heappop(self._heap)
+
+    def _stop_of(self, session: int) -> float:
+        lane = self._lane_of.get(session) if self._stop_s else None
+        return math.inf if lane is None else self._stop_s[lane]
+
+    def _abandon(self, session: int) -> None:
+        """The rest of a session is not asked; its lane has stopped, so that nobody takes its place."""
+        if session not in self._gone:
+            self._gone.add(session)
+            if self._door:
+                self._door.forget(self._rows[session])
+
     def _start_lanes(self, workload: Workload) -> None:
         self._rows: dict[int, list[int]] = {}
         for i, s in enumerate(self._session):
             self._rows.setdefault(s, []).append(i)
         self._open = {s: len(rows) for s, rows in self._rows.items()}
         self._lanes = [deque(sessions) for sessions in workload.lane_sessions or ()]
+        self._stop_s = workload.lane_stop_s.tolist()
         self._lane_of: dict[int, int] = {}
-        self._recycle = deque(workload.recycle)
+        pool: list[int] = workload.pool.tolist() or [0] * (max(self._rows, default=-1) + 1)
+        self._lane_pool = workload.lane_pool or (0,) * len(self._lanes)
+        self._recycle: dict[int, deque[int]] = {p: deque() for p in self._lane_pool}
+        for session in workload.recycle:
+            self._recycle.setdefault(pool[session], deque()).append(session)
         for lane, start_s in enumerate(workload.lane_start_s.tolist()):
             self._take_session(lane, start_s)
+        alone = set(pool) - set(self._lane_pool)
+        self._push_roots([i for i, s in enumerate(self._session) if pool[s] in alone] if alone else [], 0.0)
 
     def _take_session(self, lane: int, now_s: float) -> None:
         assert self._lanes is not None
-        queue = self._lanes[lane] or self._recycle
-        if queue:
+        queue = self._lanes[lane] or self._recycle[self._lane_pool[lane]]
+        if queue and (not self._stop_s or now_s < self._stop_s[lane]):
             session = queue.popleft()
             self._lane_of[session] = lane
             self._push_roots(self._rows[session], now_s)
 
     def _leave_session(self, session: int, now_s: float) -> None:
         self._open[session] -= 1
-        if not self._open[session]:
+        if not self._open[session] and session in self._lane_of:
             self._take_session(self._lane_of[session], now_s)
+
+
+class _Door:
+    """Counts who is in flight in each pool, and keeps who would be too many."""
+
+    def __init__(self, workload: Workload) -> None:
+        sessions = workload.requests.session
+        self._pool: list[int] = (workload.pool[sessions] if len(workload.pool) else np.zeros_like(sessions)).tolist()
+        self._free = list(workload.max_in_flight)
+        self._held: list[deque[int]] = [deque() for _ in self._free]
+
+    def enter(self, i: int) -> None:
+        """One more is in flight."""
+        self._free[self._pool[i]] -= 1
+
+    def holds_back(self, i: int) -> bool:
+        """Whether a request must wait; then it is kept until `leave` gives it back."""
+        pool = self._pool[i]
+        if self._free[pool] > 0:
+            return False
+        self._held[pool].append(i)
+        return True
+
+    def leave(self, i: int) -> list[int]:
+        """One less is in flight: who may come in its place."""
+        pool = self._pool[i]
+        self._free[pool] += 1
+        return [self._held[pool].popleft()] if self._held[pool] else []
+
+    def forget(self, rows: list[int]) -> None:
+        """These will not come."""
+        gone = set(rows)
+        self._held = [deque(i for i in held if i not in gone) for held in self._held]
 
 
 def _followers(offsets: list[int], index: list[int]) -> dict[int, list[int]]:

@@ -177,6 +177,9 @@ class Workload:
     idle_cap_s : float
         When nothing is in flight and the next arrival is further away than this, all pending
         arrivals move forward so that it is exactly this far away (AgentX: 10 s); inf = never.
+    warming : int array [num warming]
+        Rows that come before the clock of the run: `measure_from_s` and `until_s` count from the moment at which the
+        last of them has ended; none = from the start.
     until_s : float
         The simulation stops at the end of the first step at or after this time; inf = when all is done.
     measure_from_s : float
@@ -186,6 +189,17 @@ class Workload:
     ties_by_finish : bool
         Arrivals at one instant come in the order in which the requests they waited for ended, as from clients
         that answer in turn; by default in row order.
+    lane_stop_s : float array [num lanes]
+        From then on a lane lets nothing more in: what its session has in flight ends, the rest of the session and all
+        later ones are not asked. Empty = never.
+    pool : int array [num sessions]
+        Pool that a session belongs to (kinds of traffic side by side); empty = all in pool 0. Lanes play sessions
+        of their own pool only; the roots of sessions of a pool without lanes arrive at their own ``arrival_s``.
+    lane_pool : tuple of int
+        Pool of each lane; empty = all 0.
+    max_in_flight : tuple of float
+        Most requests of each pool that are in flight; who comes while so many are waits for one of them to end, and
+        arrives only then. Empty or inf = no limit.
     """
 
     requests: Requests
@@ -193,7 +207,12 @@ class Workload:
     lane_start_s: Floats = field(default_factory=lambda: np.zeros(0))
     recycle: tuple[int, ...] = ()
     idle_cap_s: float = float("inf")
+    warming: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     until_s: float = float("inf")
     measure_from_s: float = 0.0
     label: str = ""
     ties_by_finish: bool = False
+    lane_stop_s: Floats = field(default_factory=lambda: np.zeros(0))
+    pool: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    lane_pool: tuple[int, ...] = ()
+    max_in_flight: tuple[float, ...] = ()

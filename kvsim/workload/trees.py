@@ -46,21 +46,19 @@ class ReplayRules:
     num_plays : int or None
         Sessions provided; None = as many as could be needed until `until_s`, or every tree once.
     measure_from_s, until_s : float
-        As in `Workload`. Both count from the start of the run, so they include the time of the primers, which
-        depends on the engine; AgentX's window begins when the last primer (traffic class) has finished.
+        As in `Workload`: they count from the end of the last primer or warm-up.
 
     Notes
     -----
     AgentX as published: https://docs.nvidia.com/aiperf/benchmark-modes/semi-analysis-agent-x-how-the-benchmark-works-faq
     and InferenceX ``benchmark_lib.sh``: N live trees, sub-agents take no lane, a lane goes on at once to the next
-    trace from turn 0, gaps run from the live end to the next start. `warmup_requests` is 0 here because a run
-    that has primers already starts with warm prefixes; set 10 for the published procedure.
+    trace from turn 0, gaps run from the live end to the next start.
     """
 
     gap_cap_s: float = 300.0
     idle_cap_s: float = 10.0
     start_frac: tuple[float, float] | None = (0.25, 0.75)
-    warmup_requests: int = 0
+    warmup_requests: int = 10
     barrier: bool = True
     num_plays: int | None = None
     measure_from_s: float = 0.0
@@ -121,7 +119,8 @@ def build_closed_loop(trees: Sequence[SessionTree], num_lanes: int, seed: int = 
     lanes = min(num_lanes, len(plays))
     return Workload(
         requests=requests, lane_sessions=tuple((k,) for k in range(lanes)), lane_start_s=np.zeros(lanes),
-        recycle=tuple(range(lanes, len(plays))), idle_cap_s=rules.idle_cap_s, until_s=rules.until_s,
+        recycle=tuple(range(lanes, len(plays))), idle_cap_s=rules.idle_cap_s,
+        warming=np.flatnonzero(requests.traffic_class >= PRIMER), until_s=rules.until_s,
         measure_from_s=rules.measure_from_s, label=label)
 
 

@@ -204,8 +204,10 @@ def run_curves(trace: Trace, policies: Sequence[str] = POLICIES,
     """
     play = play or Play()
     asked = [_policy(name) for name in policies]
-    if any(c < 1 for c in capacities):
-        raise TraceError(f"a cache needs at least one block, not {min(capacities):g}")
+    small = [c for c in capacities if not c >= 1]
+    if small:
+        raise TraceError("a cache needs at least one block", [
+            Problem("capacity", "", ", ".join(f"{c:g}" for c in small), "numbers of blocks >= 1, or inf")])
     paths = paths_of(trace, block_tokens)
     order, time_s = _order(trace, play)
     tally = _Tally(paths)

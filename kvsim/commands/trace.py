@@ -1,0 +1,72 @@
+"""``kvsim trace``: look into recorded traffic, convert it, fit presets to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvsim.commands.common import in_a_folder, json_option, show, write
+from kvsim.commands.reading import options_of, reading_options, tell
+
+paths_argument = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+
+
+@click.group()
+def trace() -> None:
+    """Recorded traffic: statistics, one common form, fitted presets."""
+
+
+@trace.command("info")
+@paths_argument
+@reading_options
+@json_option
+def trace_info(paths: tuple[Path, ...], json_file: Path | None, **asked: Any) -> None:
+    """Statistics of each of PATHS (a file, or a folder of files that belong together)."""
+    from kvsim.report.report import plain
+    from kvsim.workload.readers.read import read_trace
+    from kvsim.workload.trace_info import trace_info as info_of
+
+    options, found, texts = options_of(asked), list[dict[str, Any]](), list[str]()
+    for path in paths:
+        recorded, report = read_trace(path, options)
+        tell(report)
+        info = info_of(recorded)
+        found.append({**plain(info.to_dict()), "read": report.to_dict()})
+        texts.append(info.text())
+    show("\n\n".join(texts), json_file, {"traces": found})
+
+
+@trace.command("convert")
+@paths_argument
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder, required=True,
+              help="Where the common form is written (Parquet; needs pyarrow).")
+@reading_options
+def trace_convert(paths: tuple[Path, ...], output: Path, **asked: Any) -> None:
+    """Write PATHS, of any format, as one file that is read back at once."""
+    from kvsim.workload.readers.read import convert
+
+    click.echo(str(convert(paths, output, options_of(asked))))
+    click.echo(f"wrote {output}")
+
+
+@trace.command("fit")
+@paths_argument
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder, required=True,
+              help="Where the preset is written (YAML); a scenario names the file as workload.preset.")
+@click.option("--name", default="fitted", show_default=True, help="Name of the preset.")
+@reading_options
+@json_option
+def trace_fit(paths: tuple[Path, ...], output: Path, name: str, json_file: Path | None, **asked: Any) -> None:
+    """Fit a preset of generated sessions to PATHS and compare both."""
+    from kvsim.report.report import plain
+    from kvsim.workload.fit import fit
+    from kvsim.workload.readers.read import read_trace
+
+    options = options_of(asked)
+    recorded, report = read_trace(paths, options)
+    tell(report)
+    found = fit(recorded, name, options.seed)
+    write(output, found.to_yaml(), "--output")
+    show(f"{found.text()}\nwrote {output}", json_file, plain(found.to_dict()))
