@@ -31,6 +31,7 @@ Bytes = Annotated[float, _quantity("B", "B"), Field(gt=0)]
 BytesPerSecond = Annotated[float, _quantity("B/s", "B/s"), Field(ge=0)]
 Seconds = Annotated[float, _quantity("s", "s"), Field(ge=0)]
 PositiveSeconds = Annotated[float, _quantity("s", "s"), Field(gt=0)]
+UsdPerHour = Annotated[float, _quantity("USD/h", "USD/h"), Field(ge=0)]
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 Frac = Annotated[float, Field(gt=0, le=1)]
@@ -155,19 +156,90 @@ class WorkloadPart(Part):
         return self
 
 
+class OwnedPart(Part):
+    """How owned GPUs are paid for when the cost is built from capital and power; see `kvsim.report.bill.OwnedTerms`."""
+
+    utilisation_frac: Frac = 1.0
+    opex_frac: Annotated[float, Field(ge=0)] = 0.05
+    site: Literal["colocation", "self-built"] = "colocation"
+
+
 class Prices(Part):
-    """Price profiles: what the hardware costs, what the tokens earn."""
+    """What the hardware costs, what the tokens earn.
+
+    ``compute`` and ``api`` name price profiles. ``owned`` builds the cost from the profile's capital and power
+    instead of taking its published $ per hour. GPUs are paid for in whole buying units unless ``whole_units`` is false.
+    Tiers cost the capital of ``tier_profiles`` by kind, or the $ per hour and replica of ``tier_usd_per_hour``.
+    ``revenue`` and ``attribution`` choose the headline's; see `kvsim.report.cost`.
+    """
 
     compute: str = "rental-2026-09"
     api: str | None = None
+    owned: OwnedPart | None = None
+    whole_units: bool = True
+    tier_usd_per_hour: dict[Literal["dram", "nvme", "pool"], UsdPerHour] = Field(default_factory=dict[Any, float])
+    tier_profiles: dict[Literal["dram", "nvme", "pool"], str] = Field(default_factory=dict[Any, str])
+    network_usd_per_gpu_hour: UsdPerHour = 0.0
+    revenue: Literal["hits", "ideal_hits", "demand"] = "hits"
+    only_slo_earns: bool = True
+    attribution: Literal["price", "resource_time"] = "price"
 
 
-class Slo(Part):
-    """Service level objectives: limits [s] on statistics, e.g. ``ttft_s: {p95: 10}``."""
+class Demand(Part):
+    """Who uses the service: seats, and what they do in the peak hour.
+
+    ``turns_per_active_hour`` counts an active seat's requests, sub-agents' too; without it every active seat
+    keeps one live session. ``growth_per_month`` compounds over ``months``.
+    """
+
+    seats: Positive
+    active_frac_peak: Frac
+    turns_per_active_hour: Annotated[float, Field(gt=0)] | None = None
+    growth_per_month: Annotated[float, Field(ge=0)] = 0.0
+    months: NonNegative = 0
+
+
+class SloLimits(Part):
+    """Limits [s] on statistics, e.g. ``ttft_s: {p95: 10}``."""
 
     ttft_s: dict[Percentile, PositiveSeconds] = Field(default_factory=dict[Percentile, float])
     tpot_s: dict[Percentile, PositiveSeconds] = Field(default_factory=dict[Percentile, float])
     e2e_s: dict[Percentile, PositiveSeconds] = Field(default_factory=dict[Percentile, float])
+
+
+class Slo(SloLimits):
+    """Service level objectives; ``by_class`` replaces them for named traffic classes."""
+
+    by_class: dict[str, SloLimits] = Field(default_factory=dict[str, SloLimits])
+
+
+class PlanHardware(Part):
+    """One kind of replica that a plan may use; ``node`` as in `Hardware`."""
+
+    gpu: str
+    num_gpus: Positive
+    node: str | None = None
+    layouts: Annotated[tuple[LayoutPart, ...], Field(min_length=1)]
+
+
+class PlanPart(Part):
+    """What `kvsim.plan.plan` searches, and within which limits.
+
+    Every combination of a ``hardware`` entry's layouts, ``kv_dtypes`` and ``tiers`` is a configuration (None: the scenario's
+    own). ``live_sessions`` is the demand when no ``demand`` is stated. ``spares`` are replicas that serve nothing until
+    another fails. ``inventory`` limits GPUs by name, ``max_power`` what the site carries.
+    """
+
+    hardware: tuple[PlanHardware, ...] | None = None
+    kv_dtypes: tuple[Literal["bf16", "fp8", "fp8_ds_mla"], ...] | None = None
+    tiers: tuple[tuple[Tier, ...], ...] | None = None
+    live_sessions: Positive | None = None
+    max_sessions_per_replica: Positive = 64
+    spares: NonNegative = 0
+    inventory: dict[str, NonNegative] = Field(default_factory=dict[str, int])
+    max_power: Annotated[float, _quantity("W"), Field(gt=0)] | None = None
+    max_usd_per_hour: UsdPerHour | None = None
+    replications: Positive = 1
 
 
 class Study(Part):
@@ -200,6 +272,8 @@ class Scenario(Part):
     workload: WorkloadPart
     prices: Prices = Prices()
     slo: Slo = Slo()
+    demand: Demand | None = None
+    plan: PlanPart | None = None
     replicas: Positive = 1
     router: Literal["round_robin", "least_loaded", "session_affinity", "prefix_aware", "sglang", "dynamo", "llm_d",
                     "power_of_two"] = "round_robin"
@@ -240,7 +314,7 @@ class Scenario(Part):
     def digest(self) -> str:
         """Digest of everything that decides the result, as 16 hex digits."""
         data = self.to_dict()
-        text = json.dumps({k: v for k, v in data.items() if k not in ("name", "description")}, sort_keys=True)
+        text = json.dumps({k: v for k, v in data.items() if k not in ("name", "description", "plan")}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def at(self, concurrency: int, seed: int) -> Scenario:

@@ -173,7 +173,8 @@ def gpu_lines(lines: tuple[BillLine, ...], units: Units) -> tuple[BillLine, ...]
 
 def rented_line(price: PriceProfile, figure: Figure) -> BillLine:
     """One GPU at a published price an hour."""
-    return BillLine(price.basis, figure.base, f"${figure.base:g} a GPU-hour, {price.provider}, {price.as_of}", figure.kind)
+    how = f"${figure.base:g} a GPU-hour, {price.provider}, {price.as_of}"
+    return BillLine(price.basis, figure.base, how, figure.kind)
 
 
 def tier_line(storage: StorageProfile, capacity_bytes: float, owned: OwnedCost) -> BillLine:

@@ -83,8 +83,8 @@ class Cost:
     usd_per_mtok : UsdPerMtok
         By the attribution named ``attribution``.
     by_price, by_resource_time : UsdPerMtok
-        Both attributions: in proportion to the API's prices; by what the time goes to (prefill to uncached input, decode
-        to output, cache tiers to cached input).
+        Both attributions: in proportion to the API's prices; by what the time goes to (prefill to uncached input,
+        decode to output, cache tiers to cached input).
     bill : Bill or None
         Lines of ``usd_per_hour``.
     market : tuple of MarketPrice

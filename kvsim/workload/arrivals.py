@@ -47,6 +47,10 @@ class Arrivals:
         self._rank = itertools.count() if workload.ties_by_finish else itertools.repeat(0)
         self._shift = 0.0
         self._cap = workload.idle_cap_s
+        self._warming = set(workload.warming.tolist())
+        self._duration_s = workload.until_s
+        self.until_s = math.inf if self._warming else workload.until_s
+        self.clock_start_s = math.nan if self._warming else 0.0
         self._offset_s: list[float] = requests.arrival_s.tolist()
         self._think_s: list[float] = requests.think_s.tolist()
         self._session: list[int] = requests.session.tolist()
@@ -88,6 +92,10 @@ class Arrivals:
     def finish(self, i: int, now_s: float) -> None:
         """Tell that request `i` ended at `now_s` (finished or refused): its followers may arrive."""
         self.num_left -= 1
+        if i in self._warming:
+            self._warming.remove(i)
+            if not self._warming:
+                self.clock_start_s, self.until_s = now_s, now_s + self._duration_s
         if self._door:
             for waiting in self._door.leave(i):
                 self._push(waiting, now_s)
