@@ -13,14 +13,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kvsim.batch.sweep import sweep
     from kvsim.capacity import kv_capacity
+    from kvsim.comparison import compare
     from kvsim.report.report import Report
     from kvsim.scenario import Scenario, load_scenario
     from kvsim.simulation import simulate
 
-__all__ = ["Report", "Scenario", "kv_capacity", "load_scenario", "simulate"]
+__all__ = ["Report", "Scenario", "compare", "kv_capacity", "load_scenario", "simulate", "sweep"]
 
 _HOMES = {
+    "compare": "kvsim.comparison",
+    "sweep": "kvsim.batch.sweep",
     "Report": "kvsim.report.report",
     "Scenario": "kvsim.scenario",
     "kv_capacity": "kvsim.capacity",

@@ -10,29 +10,39 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from kvsim.billing import (
+    api_price,
+    demand_turns_per_hour,
+    gpus_per_node,
+    hourly_bill,
+    look_up_prices,
+    market,
+    trust_mark,
+)
 from kvsim.engine import core, reference
 from kvsim.engine.types import UNFINISHED, EngineConfig, EngineRun, Progress
 from kvsim.errors import Problem, ScenarioError, SimulationError
 from kvsim.profiles.calibration import CalibrationUse
-from kvsim.profiles.hardware import ApiPriceProfile
 from kvsim.profiles.store import ProfileStore, default_store
-from kvsim.report.cost import Cost, Sales, cost, gpu_usd_per_hour
+from kvsim.report.cost import Cost, CostTerms, Sales, cost
 from kvsim.report.ledger import ledger_of
 from kvsim.report.limits import StepSplit, limits
 from kvsim.report.metrics import (
+    Bools,
     billed_tokens,
     count_refused,
     good_requests_per_s,
     hit_rate,
+    ideal_tokens_billed,
     latency,
     recomputed_frac,
     throughput,
     window_of,
-    within_slo,
 )
 from kvsim.report.report import Report, RunInfo
+from kvsim.report.slo import Classes, good_requests, goodput_by_class
 from kvsim.resolve import Resolved, resolve
-from kvsim.scenario import Scenario, load_scenario, naming
+from kvsim.scenario import Scenario, load_scenario
 from kvsim.steptime.base import LinearStepTime, StepBatch, StepTimeModel, step_s
 from kvsim.steptime.calibrated import physics_digest, with_calibration
 from kvsim.steptime.roofline import RooflineStepTime, build_step_time
@@ -54,7 +64,6 @@ ENGINES: Mapping[str, EngineFunction] = MappingProxyType({"core": core.run, "ref
 """Engines by ``engine.fidelity``: the fast one and the executable specification."""
 
 SECONDS_PER_HOUR = 3600.0
-USUAL_GPUS_PER_NODE = 8.0
 SHOWN_REFUSALS = 3
 
 
@@ -97,7 +106,7 @@ def simulate(scenario: Scenario | str | Mapping[str, Any], progress: Progress | 
     _refuse_unsupported(checked)
     store = store or default_store()
     resolved = resolve(checked, store)
-    _look_up_prices(resolved, store)
+    look_up_prices(resolved, store)
     workload = build_workload(checked)
     model = step_time_of(resolved)
     # Only the plain engine knows tiers so far.
@@ -153,18 +162,31 @@ class _Outcome:
         return {k: v / max(sum(seconds.values()), 1e-300) for k, v in seconds.items()}
 
     def cost(self) -> Cost:
-        records = self.run.records
-        good = within_slo(records, self.window.end_s, self.scenario.slo.model_dump())
-        tokens, earning = billed_tokens(records, self.window), billed_tokens(records, self.window, good)
-        turns = int(self.window.holds(records.first_token_s).sum())
-        gpus = self.scenario.hardware.num_gpus
-        per_hour = gpus * usd_per_gpu_hour(self.resolved, self.store)
-        nodes = gpus / gpus_per_node(self.resolved, self.store)
-        sales = Sales(tokens, earning, turns, self.window.duration_s / SECONDS_PER_HOUR)
-        return cost(per_hour, nodes, sales, self.api())
+        records, good = self.run.records, self.earns()
+        started = self.window.holds(records.first_token_s)
+        sales = Sales(billed_tokens(records, self.window), billed_tokens(records, self.window, good),
+                      int(started.sum()), self.window.duration_s / SECONDS_PER_HOUR,
+                      ideal_tokens_billed(records, self.window, self.ideal, good), int((started & good).sum()))
+        bill, prices = hourly_bill(self.resolved, self.store), self.scenario.prices
+        terms = CostTerms(bill, self.step_split().prefill_frac, prices.attribution, prices.revenue,
+                          demand_turns_per_hour(self.scenario), market(self.resolved.model.name, self.store),
+                          trust_mark(self.resolved))
+        nodes = bill.units.billed_gpus / gpus_per_node(self.resolved, self.store)
+        api = api_price(self.scenario, self.resolved.model.name, self.store)
+        return cost(bill.usd_per_hour, nodes, sales, api, terms)
 
-    def api(self) -> ApiPriceProfile | None:
-        return api_price(self.scenario, self.resolved.model.name, self.store)
+    def earns(self) -> Bools:
+        """Which requests earn: those within the SLO, or all that were served."""
+        return self.good() if self.scenario.prices.only_slo_earns else np.ones(len(self.run.records.status), bool)
+
+    def good(self) -> Bools:
+        """Which requests keep the SLO of their class."""
+        return good_requests(self.run.records, self.window.end_s, self.scenario.slo.model_dump(), self.classes())
+
+    def classes(self) -> Classes:
+        """Traffic classes of the requests; priming ones count as none."""
+        requests = self.workload.requests
+        return Classes(requests.traffic_class, requests.class_names)
 
 
 def warmed_s(workload: Workload, run: EngineRun) -> float:
@@ -188,37 +210,6 @@ def mean_step(run: EngineRun) -> tuple[StepBatch, int]:
     return batch, round(seqs * mean_prompt)
 
 
-def usd_per_gpu_hour(resolved: Resolved, store: ProfileStore) -> float:
-    """$ per hour of one of the scenario's GPUs in its price profile."""
-    with naming(resolved.scenario, "prices.compute"):
-        return gpu_usd_per_hour(store.get("price", resolved.scenario.prices.compute), resolved.gpu.name)
-
-
-def gpus_per_node(resolved: Resolved, store: ProfileStore) -> float:
-    """GPUs that share a host: of the named node, else of the node that has the GPU's name as an alias, else 8."""
-    name = resolved.scenario.hardware.node or resolved.gpu.name
-    if resolved.scenario.hardware.node is None and not store.knows("node", name):
-        return USUAL_GPUS_PER_NODE
-    with naming(resolved.scenario, "hardware.node"):
-        return store.get("node", name).num_gpus.base
-
-
-def api_price(scenario: Scenario, model: str, store: ProfileStore) -> ApiPriceProfile | None:
-    """The API price that the tokens earn: the named one, else the one with the model's name as an alias, else none."""
-    name = scenario.prices.api or model
-    if scenario.prices.api is None and not store.knows("api-price", name):
-        return None
-    with naming(scenario, "prices.api"):
-        return store.get("api-price", name)
-
-
-def _look_up_prices(resolved: Resolved, store: ProfileStore) -> None:
-    """Find a misspelt price or node before the run, not after it."""
-    usd_per_gpu_hour(resolved, store)
-    gpus_per_node(resolved, store)
-    api_price(resolved.scenario, resolved.model.name, store)
-
-
 def _report(outcome: _Outcome, began: float) -> Report:
     run, window, scenario = outcome.run, outcome.window, outcome.scenario
     _guard(outcome)
@@ -229,7 +220,8 @@ def _report(outcome: _Outcome, began: float) -> Report:
         latency=latency(run.records, window),
         capacity=outcome.resolved.capacity,
         cost=outcome.cost(),
-        goodput_requests_per_s=good_requests_per_s(run.records, window, scenario.slo.model_dump()),
+        goodput_requests_per_s=good_requests_per_s(run.records, window, outcome.good()),
+        goodput_by_class=goodput_by_class(run.records, window, outcome.good(), outcome.classes()),
         preemptions=run.totals.preemptions,
         limits=limits(run, window, outcome.step_split(), outcome.resolved.engine),
         run=_run_info(outcome, began),

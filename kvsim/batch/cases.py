@@ -56,7 +56,8 @@ def brief(value: Any) -> str:
     """
     if isinstance(value, Mapping):
         known = cast("Mapping[str, Any]", value)
-        return ":".join(str(known[k]) for k in ("kind", "preset", "trace", "capacity") if k in known) or json.dumps(value)
+        named = [str(known[k]) for k in ("kind", "preset", "trace", "capacity") if k in known]
+        return ":".join(named) or json.dumps(value)
     if isinstance(value, list | tuple):
         return "+".join(brief(v) for v in cast("list[Any]", value)) or "none"
     return str(value)
@@ -92,7 +93,7 @@ def expand(batch: Batch) -> list[Case]:
 
 
 def _steps(axis: Axis, settings: dict[str, Any], data: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    if not all(_value(data, field) in _options(wanted) for field, wanted in axis.when.items()):
+    if not all(value_at(data, field) in _options(wanted) for field, wanted in axis.when.items()):
         return [(settings, data)]
     return [({**settings, **point}, _with_all(data, point)) for point in axis.points()]
 
@@ -107,7 +108,7 @@ def _with_all(data: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]
     return data
 
 
-def _value(data: Any, field: str) -> Any:
+def value_at(data: Any, field: str) -> Any:
     """What stands at a dotted path; None where nothing does."""
     for part in field.split("."):
         if isinstance(data, Mapping):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,6 @@ from queue import SimpleQueue
 from typing import Literal, Protocol
 
 from kvsim.batch.job import Job, Outcome, failed, run_case
-from kvsim.batch.worker import READY
 from kvsim.errors import KvsimError, Problem
 
 ExecutorName = Literal["process", "inline", "ray"]
@@ -44,7 +44,7 @@ class Limits:
 class Executor(Protocol):
     """Runs cases and yields every outcome as it comes, in any order."""
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Finished]:
+    def run(self, jobs: Sequence[Job]) -> Generator[Finished]:
         """Run all jobs; closing the iterator stops what is still running."""
         ...
 
@@ -52,7 +52,7 @@ class Executor(Protocol):
 class Inline:
     """One case after the other in this process; knows no limits. For debugging and small sweeps."""
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Finished]:
+    def run(self, jobs: Sequence[Job]) -> Generator[Finished]:
         """Run all jobs in their order."""
         for job in jobs:
             yield job, run_case(job)
@@ -72,7 +72,7 @@ class ProcessPool:
     def __init__(self, workers: int, limits: Limits) -> None:
         self.workers, self.limits = workers, limits
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Finished]:
+    def run(self, jobs: Sequence[Job]) -> Generator[Finished]:
         """Run all jobs, handed out in their order."""
         pool = [_Worker(self.limits) for _ in range(min(self.workers, len(jobs)))]
         if not pool:
@@ -88,8 +88,10 @@ class ProcessPool:
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
             for worker in pool:
-                worker.close()
+                worker.stop()
             threads.shutdown()
+            for worker in pool:
+                worker.bury()
 
 
 def _on_free_worker(free: SimpleQueue[_Worker], job: Job) -> Finished:
@@ -115,41 +117,35 @@ class _Worker:
             answer = self._ask(job)
             if answer:
                 return json.loads(answer)
-            codes.append(self._buried())
+            codes.append(self.bury())
             if self._expired:
                 return failed("timeout", "Timeout", f"took longer than {self._limits.timeout_s:g} s")
         code = codes[-1] if codes else 0
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return failed("killed", "WorkerDied", f"its worker process died ({how}), {len(codes)} times")
 
-    def close(self) -> None:
-        """End the process, whatever it is doing."""
+    def stop(self) -> None:
+        """End the process, whatever it is doing, for good."""
         self._closed = True
-        process = self._process
-        if process is not None:
-            process.kill()
-            process.wait()
+        if self._process is not None:
+            self._process.kill()
+
+    def bury(self) -> int:
+        """Exit code of the process, which is ended if it still runs; 0 if there is none."""
+        process, self._process = self._process, None
+        return 0 if process is None else _end(process)
 
     def _ask(self, job: Job) -> str:
         process = self._process or self._start()
-        timer = threading.Timer(self._limits.timeout_s or threading.TIMEOUT_MAX, self._expire)
+        if self._limits.timeout_s is None:
+            return _exchange(process, job)
+        timer = threading.Timer(self._limits.timeout_s, self._expire)
         timer.daemon = True
+        timer.start()
         try:
-            if not _line_of(process):
-                return ""
-            timer.start()
-            return self._exchange(process, job)
+            return _exchange(process, job)
         finally:
             timer.cancel()
-
-    def _exchange(self, process: subprocess.Popen[str], job: Job) -> str:
-        assert process.stdin is not None
-        try:
-            process.stdin.write(job.to_json() + "\n")
-            process.stdin.flush()
-        except OSError:
-            return ""
-        return _line_of(process)
 
     def _start(self) -> subprocess.Popen[str]:
         # A session of its own: Ctrl-C reaches the sweep alone, which then ends its workers.
@@ -159,6 +155,8 @@ class _Worker:
                                          encoding="utf-8", env=worker_environment(), start_new_session=True)
         if self._closed:
             self._process.kill()
+        # The clock of a case starts when the program has been loaded.
+        _line_of(self._process)
         return self._process
 
     def _expire(self) -> None:
@@ -166,18 +164,26 @@ class _Worker:
         if self._process is not None:
             self._process.kill()
 
-    def _buried(self) -> int:
-        """Exit code of the dead process."""
-        process, self._process = self._process, None
-        return 0 if process is None else _end(process)
+
+def _exchange(process: subprocess.Popen[str], job: Job) -> str:
+    """The answer to a case; empty if the process died."""
+    assert process.stdin is not None
+    try:
+        process.stdin.write(job.to_json() + "\n")
+        process.stdin.flush()
+    except OSError:
+        return ""
+    return _line_of(process)
 
 
 def _end(process: subprocess.Popen[str]) -> int:
     process.kill()
     code = process.wait()
     for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
+        # What was not yet sent is lost with the process.
+        with contextlib.suppress(OSError):
+            if pipe is not None:
+                pipe.close()
     return code
 
 

@@ -118,6 +118,6 @@ def basis() -> str:
 @lru_cache(maxsize=1)
 def _profiles_digest() -> str:
     total = hashlib.sha256()
-    for path in sorted(file.path for file in default_store().files()):
-        total.update(hashlib.sha256(path.read_bytes()).digest())
+    for digest in sorted(hashlib.sha256(file.path.read_bytes()).digest() for file in default_store().files()):
+        total.update(digest)
     return total.hexdigest()[:16]

@@ -14,7 +14,8 @@ from kvsim.errors import InfeasibleError, KvsimError, SimulationError
 from kvsim.report.report import Report
 
 Outcome = dict[str, Any]
-"""``{"status": "ok", "result": {...}}`` or ``{"status": "failed", "error": {kind, type, message}}``, and what it took."""
+"""``{"status": "ok", "result": {...}}`` or ``{"status": "failed", "error": {kind, type, message}}``;
+beside them ``wall_s`` and ``peak_bytes``."""
 
 CASE_FAULTS = (KvsimError, ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, MemoryError,
                OSError, RuntimeError, TypeError, ValueError)

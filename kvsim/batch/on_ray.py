@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from kvsim.batch.executors import Finished, Limits, worker_environment
@@ -36,7 +36,7 @@ class OnRay:
         self._ray = _import_ray()
         self._workers, self._limits, self._address = workers, limits, address
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Finished]:
+    def run(self, jobs: Sequence[Job]) -> Generator[Finished]:
         """Run all jobs, handed out in their order."""
         mine = not self._ray.is_initialized()
         if mine:
@@ -53,7 +53,7 @@ class OnRay:
         self._ray.init(address=self._address, log_to_driver=False, configure_logging=False,
                        runtime_env={"env_vars": {"PYTHONPATH": path}}, **local)
 
-    def _results(self, jobs: list[Job]) -> Iterator[Finished]:
+    def _results(self, jobs: list[Job]) -> Generator[Finished]:
         task = self._ray.remote(num_cpus=1, max_retries=self._limits.retries)(run_case)
         places = self._workers or max(int(self._ray.cluster_resources().get("CPU", 1)), 1)
         running: dict[Any, tuple[Job, float]] = {}
@@ -73,7 +73,7 @@ class OnRay:
         except self._ray.exceptions.RayError as err:
             return failed("killed", type(err).__name__, "its Ray worker died")
 
-    def _late(self, running: dict[Any, tuple[Job, float]]) -> Iterator[Finished]:
+    def _late(self, running: dict[Any, tuple[Job, float]]) -> Generator[Finished]:
         """Cases that took too long, stopped and taken out of `running`."""
         limit_s = self._limits.timeout_s
         if limit_s is None:

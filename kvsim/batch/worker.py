@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import sys
+from typing import TextIO
 
 from kvsim.batch.job import Job, run_case
 
@@ -39,8 +40,9 @@ def bound_memory(num_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (num_bytes, num_bytes))
 
 
-def _say(answers: object, line: str) -> None:
-    print(line, file=answers, flush=True)  # type: ignore[call-overload]
+def _say(answers: TextIO, line: str) -> None:
+    answers.write(line + "\n")
+    answers.flush()
 
 
 if __name__ == "__main__":

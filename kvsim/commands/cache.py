@@ -75,7 +75,7 @@ def _capacities(trace: Trace, asked: dict[str, Any]) -> list[float]:
     if not asked["model"]:
         return found
     per_block = _bytes_per_block(trace, asked)
-    click.echo(f"one block takes {per_block / 2**20:,.3f} MiB of {asked['model']}'s {asked['kv_dtype']} KV cache", err=True)
+    click.echo(f"one block takes {per_block / 2**20:,.3f} MiB of {asked['kv_dtype']} KV cache", err=True)
     sizes = [text if any(c.isalpha() for c in text) else f"{text} GiB" for text in asked["capacity_gib"]]
     found += parse_capacities(sizes, per_block)
     return found + ([_pool_bytes(asked) // per_block] if asked["gpu"] else [])

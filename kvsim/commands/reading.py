@@ -14,8 +14,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _OPTIONS = (
     click.option("--format", "format", help="Format of all files; found from the content of each by default."),
-    click.option("--mapping", help="Columns of a CSV or JSON log: timestamp=T,input_tokens=I,output_tokens=O[,session=S]"
-                                   "[,cached_tokens=C][,stream=A], or the same as a JSON object."),
+    click.option("--mapping", help="Columns of a CSV or JSON log: timestamp=T,input_tokens=I,output_tokens=O"
+                                   "[,session=S][,cached_tokens=C][,stream=A], or the same as a JSON object."),
     click.option("--max-bad-rows", type=click.IntRange(min=0), default=100, show_default=True,
                  help="Bad rows that are skipped before the reading fails."),
     click.option("--ids", type=click.Choice(["auto", "session", "global"]), default="auto", show_default=True,
@@ -40,9 +40,10 @@ def options_of(asked: dict[str, Any]) -> ReadOptions:
     from kvsim.workload.readers.read import parse_mapping
 
     names = ("format", "mapping", "max_bad_rows", "ids", "start_s", "duration_s", "seed")
-    given = {name: asked.pop(name) for name in names}
-    mapping = parse_mapping(given["mapping"]) if given["mapping"] is not None else None
-    return ReadOptions(**{**given, "mapping": mapping})
+    given: dict[str, Any] = {name: asked.pop(name) for name in names}
+    if given["mapping"] is not None:
+        given["mapping"] = parse_mapping(given["mapping"])
+    return ReadOptions(**given)
 
 
 def tell(report: ReadReport) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kvsim.commands.common import json_option, progress, show
+from kvsim.commands.common import in_a_folder, json_option, progress, show, write
 
 
 @click.command()
@@ -14,8 +14,11 @@ from kvsim.commands.common import json_option, progress, show
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE",
               help="Change one field, e.g. engine.kv_dtype=fp8.")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed; the same as --set seed=N.")
+@click.option("--trace-events", "trace_file", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder,
+              help="Write the first run's requests as trace events (JSON), which ui.perfetto.dev opens.")
 @json_option
-def run(scenario: str, overrides: tuple[str, ...], seed: int | None, json_file: Path | None) -> None:
+def run(scenario: str, overrides: tuple[str, ...], seed: int | None, trace_file: Path | None,
+        json_file: Path | None) -> None:
     """Simulate a SCENARIO, given as a YAML file or a shipped name."""
     from kvsim.scenario import load_scenario
     from kvsim.study import run_study, run_text
@@ -23,3 +26,7 @@ def run(scenario: str, overrides: tuple[str, ...], seed: int | None, json_file: 
     given = overrides if seed is None else (*overrides, f"seed={seed}")
     study = run_study(load_scenario(scenario, given), progress=progress())
     show(run_text(study), json_file, study.to_dict())
+    if trace_file is not None:
+        from kvsim.report.trace_events import trace_events_json
+
+        write(trace_file, trace_events_json(study.rows[0].reports[0]), "--trace-events")

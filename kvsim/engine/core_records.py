@@ -129,6 +129,7 @@ class Columns:
         self.first_token_s = array("d", [math.nan]) * n
         self.finish_s = array("d", [math.nan]) * n
         self.cached_tokens = array("q", [0]) * n
+        self.external_tokens = array("q", [0]) * n
         self.output_tokens = array("q", [0]) * n
         self.preemptions = array("q", [0]) * n
         self.status = array("q", [UNFINISHED]) * n
@@ -141,7 +142,7 @@ class Columns:
             arrival_s=np.array(arrival_s, np.float64), admitted_s=np.array(self.admitted_s),
             first_token_s=np.array(self.first_token_s), finish_s=np.array(self.finish_s),
             prompt_tokens=self._prompt_tokens, cached_tokens=np.array(self.cached_tokens, np.int64),
-            external_tokens=np.zeros(len(self.status), np.int64),
+            external_tokens=np.array(self.external_tokens, np.int64),
             output_tokens=np.array(self.output_tokens, np.int64), preemptions=np.array(self.preemptions, np.int64),
             status=np.array(self.status, np.int64), refusals=self.refusals)
 

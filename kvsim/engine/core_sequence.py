@@ -6,10 +6,14 @@ from dataclasses import dataclass
 
 from kvsim.cache.content_trie import ContentTrie, Path
 from kvsim.cache.runs import CheckpointIndex, FreePool, Held, Run, RunIndex
+from kvsim.engine.kv_cache import Holding
 from kvsim.engine.types import EngineConfig
 
 LAST = 1 << 62
 """An order after that of every request."""
+
+NO_BLOCKS = Holding([], 0)
+"""What a request holds block by block where blocks are runs."""
 
 
 class Sequence:
@@ -17,12 +21,13 @@ class Sequence:
 
     While it decodes, ``base_tokens`` + the number of the step are its computed tokens, so that nothing has to be
     done for it in a step; before that, ``computed_tokens`` counts them. ``known_tokens`` are prompt and generated
-    tokens at its admission. ``order`` is its place among the running. Blocks before ``tail`` are in ``held``.
+    tokens at its admission. ``order`` is its place among the running. Blocks before ``tail`` are in ``held``;
+    where blocks are objects of their own, they are all in ``holding``.
     """
 
     __slots__ = ("base_tokens", "computed_tokens", "decoding", "finish_step", "generated_tokens", "held",
-                 "junction_tokens", "known_tokens", "opened", "order", "output_tokens", "path", "prompt_tokens",
-                 "rank", "row", "running", "states", "tail")
+                 "holding", "junction_tokens", "known_tokens", "opened", "order", "output_tokens", "path",
+                 "prompt_tokens", "rank", "row", "running", "states", "tail")
 
     def __init__(self, row: int, prompt_tokens: int, output_tokens: int, path: Path) -> None:
         self.row, self.prompt_tokens, self.output_tokens, self.path = row, prompt_tokens, output_tokens, path
@@ -31,6 +36,7 @@ class Sequence:
         self.order = self.finish_step = -1
         self.running = self.decoding = False
         self.held: list[Held] = []
+        self.holding = NO_BLOCKS
         self.states: list[tuple[int, list[Run] | None]] = []
         self.opened: list[int] = []
         self.rank: tuple[int, float] = (0, 0.0)

@@ -238,7 +238,7 @@ class _Engine:
         self.loading = _PriorityQueue() if config.policy == "priority" else _FcfsQueue()
         self.running: list[_Sequence] = []
         self.prefilling: set[_Sequence] = set()
-        self.tiers = _tiers(config, self.cache)
+        self.tiers = tier_stack(config, self.cache) if has_tiers(config) else None
         self.records = _Records(self.requests)
         self.rows: list[tuple[float, int, int, int, int]] = []
         self.on_their_way: dict[int, _Sequence] = {}
@@ -453,7 +453,8 @@ class _Engine:
         """Nothing can be computed: wait for a transfer or an arrival; False when none comes before the time is up."""
         wake_s = self.arrivals.next_s()
         if self.tiers:
-            self._check_progress(self.tiers.issue_stores(self.now_s))
+            self.idle_stores = self.idle_stores + 1 if self.tiers.issue_stores(self.now_s) else 0
+            check_progress(self.config, self.idle_stores, self.now_s, len(self.waiting) + len(self.loading))
             wake_s = min(wake_s, self.tiers.next_s())
         if math.isinf(wake_s) and step.preempted:
             return True  # nobody was admitted for that reason alone: plan again
@@ -467,14 +468,6 @@ class _Engine:
         self.now_s = max(wake_s, self.now_s)
         self._take_transfers()
         return True
-
-    def _check_progress(self, stores: bool) -> None:
-        """Give up when stores alone keep the engine busy: each holds blocks that the next request would need."""
-        self.idle_stores = self.idle_stores + 1 if stores else 0
-        if self.idle_stores > 1000 + 10 * self.config.num_blocks:
-            raise InfeasibleError(
-                f"the engine stands still from {self.now_s} s on: stores to the tier below hold the blocks that the next "
-                f"of {len(self.waiting) + len(self.loading)} waiting requests needs, again and again")
 
     def _take_transfers(self) -> None:
         """Learn which transfers are over."""
@@ -607,15 +600,30 @@ class _Engine:
             tiers=self.tiers.totals() if self.tiers else (), stalled_s=self.stalled_s, load_wait_s=self.load_wait_s)
 
 
-def _tiers(config: EngineConfig, cache: KvCache) -> TierStack | None:
-    """The tiers below a replica's pool, if any can be used."""
-    tiers = [tier for tier in config.tiers if tier.num_blocks]
-    if not tiers or not config.prefix_caching:
-        return None
+def has_tiers(config: EngineConfig) -> bool:
+    """Whether there are tiers below a replica's pool that can be used."""
+    return config.prefix_caching and any(tier.num_blocks for tier in config.tiers)
+
+
+def pool_shape(config: EngineConfig) -> PoolShape:
+    """What tiers must know of a replica's pool."""
     attention = 1 + config.extra_attention_groups
     # A step's blocks, twice: what lazy writing keeps ready for reuse at the head of the free queue.
     scan_blocks = 2 * (attention * -(-config.max_num_batched_tokens // config.block_tokens) + 2 * config.state_groups)
-    return TierStack(cache.pool, tiers, PoolShape(attention, config.state_groups, config.block_tokens, scan_blocks))
+    return PoolShape(attention, config.state_groups, config.block_tokens, scan_blocks)
+
+
+def tier_stack(config: EngineConfig, cache: KvCache) -> TierStack:
+    """The tiers below a replica's pool."""
+    return TierStack(cache.pool, [tier for tier in config.tiers if tier.num_blocks], pool_shape(config))
+
+
+def check_progress(config: EngineConfig, idle_stores: int, now_s: float, num_waiting: int) -> None:
+    """Give up when stores alone keep the engine busy: each holds blocks that the next request would need."""
+    if idle_stores > 1000 + 10 * config.num_blocks:
+        raise InfeasibleError(
+            f"the engine stands still from {now_s} s on: stores to the tier below hold the blocks that the next "
+            f"of {num_waiting} waiting requests needs, again and again")
 
 
 def max_blocks(config: EngineConfig, total_tokens: int) -> int:

@@ -27,17 +27,27 @@ class BillLine:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Whole buying units that hold the GPUs asked for.
+    """Buying units that hold the GPUs asked for, rounded up.
+
+    With ``share`` a GPU count below one unit pays for its GPUs alone: others are taken to use the rest.
 
     Examples
     --------
     >>> Units(num_gpus=12, unit="node", gpus_per_unit=8).text()
     '12 GPUs in 2 nodes of 8, 4 idle'
+    >>> Units(num_gpus=1, unit="node", gpus_per_unit=8, share=True).text()
+    '1 GPU, a share of a node of 8 whose rest others use'
     """
 
     num_gpus: int
     unit: str
     gpus_per_unit: int
+    share: bool = False
+
+    @property
+    def is_share(self) -> bool:
+        """Whether less than a unit is paid for."""
+        return self.share and self.num_gpus < self.gpus_per_unit
 
     @property
     def count(self) -> int:
@@ -47,14 +57,18 @@ class Units:
     @property
     def billed_gpus(self) -> int:
         """GPUs that are paid for."""
-        return self.count * self.gpus_per_unit
+        return self.num_gpus if self.is_share else self.count * self.gpus_per_unit
 
     def text(self) -> str:
         """How the GPUs asked for fill the units."""
+        gpus = f"{self.num_gpus} GPU{'' if self.num_gpus == 1 else 's'}"
+        if self.is_share:
+            return f"{gpus}, a share of a {self.unit} of {self.gpus_per_unit} whose rest others use"
+        if self.gpus_per_unit == 1:
+            return gpus
         idle = self.billed_gpus - self.num_gpus
-        plural = "" if self.count == 1 else "s"
-        size = f" of {self.gpus_per_unit}" if self.gpus_per_unit > 1 else ""
-        return f"{self.num_gpus} GPUs in {self.count} {self.unit}{plural}{size}" + (f", {idle} idle" if idle else "")
+        units = f"{self.count} {self.unit}{'' if self.count == 1 else 's'} of {self.gpus_per_unit}"
+        return f"{gpus} in {units}" + (f", {idle} idle" if idle else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +208,15 @@ def tier_line(storage: StorageProfile, capacity_bytes: float, owned: OwnedCost) 
     return BillLine(f"tier: {storage.medium}", usd, how, storage.capex.kind)
 
 
-def units_of(num_gpus: int, node: NodeProfile | None, whole_units: bool) -> Units:
-    """Buying units of a GPU count: the node profile's, or single GPUs."""
-    if node is None or not whole_units:
+def units_of(num_gpus: int, node: NodeProfile | None, whole_units: bool | None) -> Units:
+    """Buying units of a GPU count: the node profile's, or single GPUs.
+
+    `whole_units` None rounds up what is larger than a unit and lets what is smaller be a share of one.
+    """
+    if node is None or whole_units is False:
         return Units(num_gpus, "GPU", 1)
-    return Units(num_gpus, node.buying_unit.unit, int(node.buying_unit.num_gpus.base))
+    unit = node.buying_unit
+    return Units(num_gpus, unit.unit, int(unit.num_gpus.base), whole_units is None)
 
 
 def bill_text(bill: Bill) -> str:

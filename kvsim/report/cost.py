@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvsim.errors import Problem, ProfileError
+from kvsim.profiles.figure import Figure
 from kvsim.profiles.hardware import ApiPriceProfile, PriceProfile
 from kvsim.report.bill import Bill
 from kvsim.report.metrics import Tokens
@@ -173,7 +174,12 @@ DEFAULT_TERMS = CostTerms()
 
 
 def gpu_usd_per_hour(price: PriceProfile, gpu: str) -> float:
-    """$ per hour of one GPU in a price profile.
+    """$ per hour of one GPU in a price profile; raises as `gpu_figure`."""
+    return gpu_figure(price, gpu).base
+
+
+def gpu_figure(price: PriceProfile, gpu: str) -> Figure:
+    """The price of one GPU and hour, with its origin.
 
     Raises
     ------
@@ -185,7 +191,7 @@ def gpu_usd_per_hour(price: PriceProfile, gpu: str) -> float:
         problem = Problem("price profile", "", f"{price.name!r}, which has no price for {gpu!r}",
                           f"one that has; this one covers {', '.join(known)}")
         raise ProfileError(f"price profile {price.name!r} does not cover {gpu!r}", [problem])
-    return price.usd_per_gpu_hour[gpu].base
+    return price.usd_per_gpu_hour[gpu]
 
 
 def revenue_usd(tokens: Tokens, api: ApiPriceProfile) -> float:

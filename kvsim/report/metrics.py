@@ -220,17 +220,31 @@ def within_slo(records: RunRecords, end_s: float, slo: Limits) -> Bools:
     return good
 
 
-def good_requests_per_s(records: RunRecords, window: Window, slo: Limits) -> float:
-    """Finished requests per second that are `within_slo`."""
+def good_requests_per_s(records: RunRecords, window: Window, good: Bools) -> float:
+    """Finished requests per second that are `good`, e.g. `within_slo`."""
     if window.duration_s <= 0:
         return 0.0
     done = window.holds(records.finish_s) & (records.status == FINISHED)
-    return float((done & within_slo(records, window.end_s, slo)).sum()) / window.duration_s
+    return float((done & good).sum()) / window.duration_s
 
 
 def count_refused(records: RunRecords) -> int:
     """Requests that could never be served (too long for the model or the pool)."""
     return int((records.status == REFUSED).sum())
+
+
+def ideal_tokens_billed(records: RunRecords, window: Window, ideal: NDArray[np.int64], who: Bools) -> Tokens:
+    """`billed_tokens` of these requests, had an infinite cache served them.
+
+    Parameters
+    ----------
+    ideal : int array [n]
+        What an infinite cache would have found of each prompt.
+    """
+    real = billed_tokens(records, window, who)
+    started = window.holds(records.first_token_s) & who
+    cached = float(ideal[started].sum())
+    return Tokens(real.uncached_input + real.cached_input - cached, cached, real.output)
 
 
 def _output_tokens(records: RunRecords, window: Window, began: Bools) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from kvsim.report.cost import Cost
 from kvsim.report.ledger import LedgerEntry
 from kvsim.report.limits import Limits
 from kvsim.report.metrics import HitRate, Latency, Throughput
+from kvsim.report.slo import ClassGoodput
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Report:
         Pool and bytes of one replica.
     goodput_requests_per_s : float
         Finished requests per second that kept every limit of the scenario's SLO.
+    goodput_by_class : mapping of str to ClassGoodput
+        The same by traffic class.
     preemptions : int
         Over the whole run.
     run : RunInfo
@@ -88,6 +92,7 @@ class Report:
     scenario: dict[str, Any]
     records: RunRecords
     timeline: Timeline
+    goodput_by_class: Mapping[str, ClassGoodput] = field(default_factory=dict[str, ClassGoodput])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data under the stable names; nan and inf become None."""
@@ -105,7 +110,7 @@ class Report:
                 "checkpoint_bytes": capacity.checkpoint_bytes, "max_model_len": capacity.max_model_len,
             },
             "cost": self.cost,
-            "goodput": {"requests_per_s": self.goodput_requests_per_s},
+            "goodput": {"requests_per_s": self.goodput_requests_per_s, "by_class": {**self.goodput_by_class}},
             "preemptions": self.preemptions,
             "limits": self.limits,
             "run": self.run,
@@ -116,6 +121,11 @@ class Report:
     def to_json(self) -> str:
         """`to_dict` as JSON text with sorted keys."""
         return json.dumps(self.to_dict(), sort_keys=True, indent=1, allow_nan=False)
+
+    def _repr_html_(self) -> str:
+        from kvsim.report.html import report_html
+
+        return report_html(self)
 
 
 def plain(value: Any) -> Any:

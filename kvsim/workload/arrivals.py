@@ -96,6 +96,7 @@ class Arrivals:
             self._warming.remove(i)
             if not self._warming:
                 self.clock_start_s, self.until_s = now_s, now_s + self._duration_s
+                self._start_late(now_s)
         if self._door:
             for waiting in self._door.leave(i):
                 self._push(waiting, now_s)
@@ -141,17 +142,30 @@ class Arrivals:
             self._rows.setdefault(s, []).append(i)
         self._open = {s: len(rows) for s, rows in self._rows.items()}
         self._lanes = [deque(sessions) for sessions in workload.lane_sessions or ()]
-        self._stop_s = workload.lane_stop_s.tolist()
+        self._relative_stop_s: list[float] = workload.lane_stop_s.tolist()
         self._lane_of: dict[int, int] = {}
         pool: list[int] = workload.pool.tolist() or [0] * (max(self._rows, default=-1) + 1)
         self._lane_pool = workload.lane_pool or (0,) * len(self._lanes)
         self._recycle: dict[int, deque[int]] = {p: deque() for p in self._lane_pool}
         for session in workload.recycle:
             self._recycle.setdefault(pool[session], deque()).append(session)
-        for lane, start_s in enumerate(workload.lane_start_s.tolist()):
-            self._take_session(lane, start_s)
         alone = set(pool) - set(self._lane_pool)
-        self._push_roots([i for i, s in enumerate(self._session) if pool[s] in alone] if alone else [], 0.0)
+        self._alone = [i for i, s in enumerate(self._session) if pool[s] in alone] if alone else []
+        start_s_of: list[float] = workload.lane_start_s.tolist()
+        self._late_lanes = [(lane, start_s) for lane, start_s in enumerate(start_s_of) if start_s and self._warming]
+        for lane, start_s in enumerate(start_s_of):
+            if not start_s or not self._warming:
+                self._take_session(lane, start_s)
+        if not self._warming:
+            self._start_late(0.0)
+
+    def _start_late(self, clock_start_s: float) -> None:
+        """What does not take part in the warm-up begins: later lanes, sessions without lanes; stops get their times."""
+        if self._lanes is not None:
+            self._stop_s = [stop_s + clock_start_s for stop_s in self._relative_stop_s]
+            for lane, start_s in self._late_lanes:
+                self._take_session(lane, clock_start_s + start_s)
+            self._push_roots(self._alone, clock_start_s)
 
     def _take_session(self, lane: int, now_s: float) -> None:
         assert self._lanes is not None

@@ -171,7 +171,7 @@ class Workload:
         after its lane took it, and a lane takes its next session at the instant the last request of
         the previous one finished.
     lane_start_s : float array [num lanes]
-        When each lane takes its first session.
+        When each lane takes its first session; lanes that start later than at 0 count from the end of the warm-up.
     recycle : tuple of int
         Sessions played by whichever lane is free first once its own list is used up (lower lane first).
     idle_cap_s : float
@@ -191,10 +191,11 @@ class Workload:
         that answer in turn; by default in row order.
     lane_stop_s : float array [num lanes]
         From then on a lane lets nothing more in: what its session has in flight ends, the rest of the session and all
-        later ones are not asked. Empty = never.
+        later ones are not asked. Counts from the end of the warm-up. Empty = never.
     pool : int array [num sessions]
         Pool that a session belongs to (kinds of traffic side by side); empty = all in pool 0. Lanes play sessions
-        of their own pool only; the roots of sessions of a pool without lanes arrive at their own ``arrival_s``.
+        of their own pool only; the roots of sessions of a pool without lanes arrive at their own ``arrival_s``,
+        counted from the end of the warm-up.
     lane_pool : tuple of int
         Pool of each lane; empty = all 0.
     max_in_flight : tuple of float

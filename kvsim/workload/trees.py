@@ -11,6 +11,7 @@ import numpy as np
 
 from kvsim.errors import ScenarioError
 from kvsim.rng import stream
+from kvsim.workload.processes import intervals
 from kvsim.workload.requests import Floats, Ints, Requests, Workload
 from kvsim.workload.sessions import (
     CLASS_NAMES,
@@ -43,6 +44,9 @@ class ReplayRules:
         Requests before that start which are played back to back once the primers are through (AgentX: 10).
     barrier : bool
         Whether no lane begins its session before the primers and warm-ups of all lanes have finished.
+    steps : tuple of (float, int)
+        ``(from_s, live trees)``: from then on another number of trees is live, counted as `until_s`. Who came last goes
+        first, in the middle of its session: what it has in flight ends, the rest is not asked.
     num_plays : int or None
         Sessions provided; None = as many as could be needed until `until_s`, or every tree once.
     measure_from_s, until_s : float
@@ -60,6 +64,7 @@ class ReplayRules:
     start_frac: tuple[float, float] | None = (0.25, 0.75)
     warmup_requests: int = 10
     barrier: bool = True
+    steps: tuple[tuple[float, int], ...] = ()
     num_plays: int | None = None
     measure_from_s: float = 0.0
     until_s: float = math.inf
@@ -109,7 +114,8 @@ def build_closed_loop(trees: Sequence[SessionTree], num_lanes: int, seed: int = 
     """
     if not trees or num_lanes < 1:
         raise ScenarioError(f"a closed loop needs at least one session and one lane, not {len(trees)} and {num_lanes}")
-    plays = [trees[i % len(trees)] for i in range(_num_plays(trees, num_lanes, rules))]
+    times = intervals(num_lanes, rules.steps)
+    plays = [trees[i % len(trees)] for i in range(_num_plays(trees, len(times), rules))]
     if rules.start_frac is not None:
         starts = stream(seed, "session starts").uniform(*rules.start_frac, size=min(num_lanes, len(plays)))
         plays[:num_lanes] = [resume(t, f, rules) for t, f in zip(plays, starts.tolist(), strict=False)]
@@ -117,8 +123,11 @@ def build_closed_loop(trees: Sequence[SessionTree], num_lanes: int, seed: int = 
     if rules.start_frac is not None and rules.barrier:
         requests = _with_barrier(requests, min(num_lanes, len(plays)))
     lanes = min(num_lanes, len(plays))
+    times = times if rules.steps else times[:lanes]
     return Workload(
-        requests=requests, lane_sessions=tuple((k,) for k in range(lanes)), lane_start_s=np.zeros(lanes),
+        requests=requests, lane_sessions=tuple((k,) if k < lanes else () for k in range(len(times))),
+        lane_start_s=np.array([start_s for start_s, _ in times]),
+        lane_stop_s=np.array([stop_s for _, stop_s in times]) if rules.steps else np.zeros(0),
         recycle=tuple(range(lanes, len(plays))), idle_cap_s=rules.idle_cap_s,
         warming=np.flatnonzero(requests.traffic_class >= PRIMER), until_s=rules.until_s,
         measure_from_s=rules.measure_from_s, label=label)
@@ -168,6 +177,42 @@ def build_open_loop(trees: Sequence[SessionTree], start_s: Sequence[float] | Flo
         piece_tokens=take_ragged(requests.piece_offsets, requests.piece_tokens, order)[1],
         output_content=requests.output_content[order], traffic_class=requests.traffic_class[order],
         class_names=CLASS_NAMES))
+
+
+def build_session_arrivals(trees: Sequence[SessionTree], start_s: Sequence[float] | Floats,
+                           gap_cap_s: float = math.inf, label: str = "") -> Workload:
+    """A workload in which sessions begin by themselves, and their turns wait for what came before.
+
+    Parameters
+    ----------
+    trees : sequence of SessionTree
+        Sessions, played in this order and from the front again (with fresh content) when they are used up.
+    start_s : float array [num sessions]
+        When each session begins [s].
+    gap_cap_s : float
+        Longest gap [s] kept between a request and what it waits for.
+    label : str
+        Name for reports.
+
+    Raises
+    ------
+    ScenarioError
+        No tree to play.
+
+    Examples
+    --------
+    >>> from kvsim.workload.sessions import Turn, tree_from_turns
+    >>> turns = [Turn(((0, 100),), 10, 0, 0.0, 0.0), Turn(((0, 150),), 10, 0, 9.0, 8.0, after=(0,))]
+    >>> w = build_session_arrivals([tree_from_turns("a", turns, 1)], [1.0, 5.0])
+    >>> w.requests.arrival_s.tolist(), w.requests.think_s.tolist(), w.requests.deps(3)
+    ([1.0, 0.0, 5.0, 0.0], [0.0, 8.0, 0.0, 8.0], [2])
+    """
+    if not trees:
+        raise ScenarioError("sessions that begin by themselves need at least one session")
+    requests = _requests([trees[k % len(trees)] for k in range(len(start_s))], gap_cap_s)
+    begun = np.asarray(start_s, np.float64)[requests.session]
+    is_root = np.diff(requests.dep_offsets) == 0
+    return Workload(replace(requests, arrival_s=np.where(is_root, requests.arrival_s + begun, 0.0)), label=label)
 
 
 def resume(tree: SessionTree, start_frac: float, rules: ReplayRules = AGENTX) -> SessionTree:

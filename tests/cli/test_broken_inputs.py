@@ -41,7 +41,7 @@ SCENARIOS = {
     "a list": (TEXT, "- name: x\n- model: y", "{file}: got a list; accepted: a mapping of keys to values"),
     "empty": (TEXT, "", "{file}: got an empty file; accepted: a mapping of keys to values"),
     "two workloads": ("workload: {", "workload: {preset: agentx-v1, ",
-                      "{file}: workload: got preset and fixed; accepted: exactly one of preset, trace, fixed"),
+                      "{file}: workload: got preset and fixed; accepted: exactly one of preset, *"),
     "missing trace": ("fixed: {num_requests: 6, input_tokens: 200, output_tokens: 10}", "trace: none.jsonl.gz",
                       "{file}: workload.trace: got 'none.jsonl.gz'; accepted: a file, or one inside KVSIM_TRACES (*)"),
     "no concurrency": (", concurrency: 2", "", "{file}: workload.concurrency: missing; accepted: live session trees *"),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kvsim.cache.tiers.config import TierConfig, WritePolicy
 from kvsim.engine.types import EngineConfig
 from kvsim.steptime.base import LinearStepTime, Piece, StepBatch, StepTimeModel
 from kvsim.workload.requests import Row, Workload, requests_from_rows
 
 KINDS = ("full", "full", "hybrid", "hybrid", "nocache", "priority", "drafts")
+TIER_KINDS = ("eager", "lazy", "priority tiers", "any tiers")
+WRITES: tuple[WritePolicy, ...] = ("eager", "lazy", "on-eviction", "on-reuse", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,10 @@ def random_problem(seed: int, kind: str = "") -> Problem:
     block = rng.choice([1, 2, 4, 8, 16])
     step_s = rng.choice([0.25, 0.01])
     rows = _rows(rng, block, step_s, kind)
-    return Problem(_workload(rng, rows, step_s, f"{kind}-{seed}"), _config(rng, rows, block, kind),
-                   _step_time(rng, step_s))
+    workload, config = _workload(rng, rows, step_s, f"{kind}-{seed}"), _config(rng, rows, block, kind)
+    if kind in TIER_KINDS:
+        config = replace(config, tiers=_tiers(rng, config, kind, step_s))
+    return Problem(workload, config, _step_time(rng, step_s))
 
 
 def _rows(rng: random.Random, block: int, step_s: float, kind: str) -> list[Row]:
@@ -66,7 +71,7 @@ def _rows(rng: random.Random, block: int, step_s: float, kind: str) -> list[Row]
             output_content=rng.choice([rng.randrange(num_contents), 100 + i]), after=after, session=session,
             arrival_s=step_s * rng.randrange(20) * rng.choice([0, 1, 1, 3]), id=rng.choice(["", f"r{i % 5}-{i}"]),
             think_s=rng.choice([0.0, step_s, 7 * step_s, rng.random()]),
-            priority=rng.randrange(3) if kind == "priority" else 0))
+            priority=rng.randrange(3) if kind.startswith("priority") else 0))
     return rows
 
 
@@ -105,16 +110,33 @@ def _config(rng: random.Random, rows: list[Row], block: int, kind: str) -> Engin
     """An engine whose pool barely holds the longest request, or several, or all."""
     totals = [sum(n for _, n in row.prompt) + row.output_tokens for row in rows]
     worst = max(totals) if rng.random() < 0.8 else sorted(totals)[len(totals) // 2]
-    states = rng.randint(1, 3) if kind == "hybrid" or (kind in ("drafts", "nocache") and rng.random() < 0.5) else 0
-    drafts = rng.randint(1, 2) if kind == "drafts" else 0
+    may_have_states = kind in ("drafts", "nocache", *TIER_KINDS)
+    states = rng.randint(1, 3) if kind == "hybrid" or (may_have_states and rng.random() < 0.5) else 0
+    drafts = rng.randint(1, 2) if kind == "drafts" or (kind in TIER_KINDS and rng.random() < 0.2) else 0
     need = -(-worst // block) * (1 + drafts) + 2 * states
     pool = rng.choice([need, need + 1, need + rng.randint(0, need), need + rng.randint(0, 3 * need), 12 * need])
     return EngineConfig(
         num_blocks=max(2, pool + rng.choice([0, 1, 1, 1])), block_tokens=block, max_num_seqs=rng.choice([1, 2, 4, 16]),
         max_num_batched_tokens=rng.choice([1, 3, block, 2 * block, 5 * block, 64, 1000]),
         max_model_len=worst if rng.random() < 0.2 else worst + rng.randint(0, 50),
-        prefix_caching=kind != "nocache", policy="priority" if kind == "priority" else "fcfs", state_groups=states,
+        prefix_caching=kind != "nocache", policy="priority" if kind.startswith("priority") else "fcfs", state_groups=states,
         retention_interval_tokens=rng.choice([0, 0, None, block, 3 * block]), extra_attention_groups=drafts)
+
+
+def _tiers(rng: random.Random, config: EngineConfig, kind: str, step_s: float) -> tuple[TierConfig, ...]:
+    """One tier as the connector has it, or up to three with every rule there is."""
+    sizes = (1, 2, config.num_blocks // 3, config.num_blocks, 3 * config.num_blocks, 10_000)
+    times = (0.0, step_s / 7, step_s, 9 * step_s)
+    if kind != "any tiers":
+        return (TierConfig(rng.choice(sizes), "lazy" if kind == "lazy" else "eager", rng.choice(times), rng.choice(times),
+                           block_bytes=7),)
+    return tuple(TierConfig(
+        rng.choice(sizes), rng.choice(WRITES), rng.choice(times), rng.choice(times), rng.choice(("dram", "nvme", "pool")),
+        rng.choice(times), rng.choice(times), load_rule=rng.choice(("always", "always", "break-even")),
+        recompute_s_per_token=rng.choice((step_s, step_s / 20)), reuse_threshold=rng.randint(1, 3),
+        min_load_tokens=rng.choice((0, 0, 2 * config.block_tokens)), stores_outputs=rng.random() < 0.7,
+        multi_group=rng.random() < 0.9, offline_from_s=rng.choice((float("inf"), float("inf"), 30.5 * step_s)))
+        for _ in range(rng.randint(1, 3)))
 
 
 def _workload(rng: random.Random, rows: list[Row], step_s: float, label: str) -> Workload:

@@ -49,7 +49,7 @@ def test_nothing_happened() -> None:
     assert throughput(found, WHOLE, 8).total_tokens_per_s_per_gpu == 0
     assert throughput(found, Window(5, 5), 8).requests_per_s == 0
     assert hit_rate(found, WHOLE, np.zeros(1, np.int64)).total == 0
-    assert good_requests_per_s(found, Window(5, 5), {}) == 0
+    assert good_requests_per_s(found, Window(5, 5), within_slo(found, 5.0, {})) == 0
 
 
 def test_throughput_by_hand() -> None:
@@ -125,7 +125,7 @@ def test_a_slo_is_kept_by_each_request() -> None:
     assert within_slo(rows, 100, {"ttft_s": {"p95": 2.0}}).tolist() == [True, False, True, False]
     assert within_slo(rows, 100, {"tpot_s": {"p50": 1.5, "p95": 1.0}}).tolist() == [True, True, False, False]
     assert within_slo(rows, 100, {"e2e_s": {"mean": 14.0}}).tolist() == [True, True, False, False]
-    assert good_requests_per_s(rows, WHOLE, {"ttft_s": {"p95": 2.0}}) == 0.02
+    assert good_requests_per_s(rows, WHOLE, within_slo(rows, WHOLE.end_s, {"ttft_s": {"p95": 2.0}})) == 0.02
 
 
 def test_refused_requests_are_counted() -> None:

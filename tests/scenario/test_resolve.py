@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvsim.billing import api_price, gpus_per_node, usd_per_gpu_hour
 from kvsim.errors import KvsimError, ProfileError, ScenarioError
 from kvsim.profiles.store import default_store
 from kvsim.resolve import Resolved, longest_context, resolve
 from kvsim.scenario import Scenario
-from kvsim.simulation import api_price, gpus_per_node, simulate, usd_per_gpu_hour
+from kvsim.simulation import simulate
 from tests.memory.helpers import geometry
 from tests.scenario.helpers import small
 

@@ -48,7 +48,7 @@ def play(workload: Workload, service_s: Floats) -> Floats:
     arrivals = Arrivals(workload)
     finishing: list[tuple[float, int]] = []
     now = 0.0
-    while now < workload.until_s:
+    while now < arrivals.until_s:
         pending = arrivals.next_s() if finishing else arrivals.wake_s(now)
         now = min(pending, finishing[0][0] if finishing else math.inf)
         if math.isinf(now):

@@ -10,6 +10,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from kvsim.agents import Step, why_fewer
+from kvsim.billing import api_price
 from kvsim.dashboard import figures, results, show, state, verdict
 from kvsim.dashboard.choices import Choices, scenario_of
 from kvsim.dashboard.controls import sidebar
@@ -20,7 +21,6 @@ from kvsim.report.ledger import LedgerEntry, ledger_of
 from kvsim.report.report import Report
 from kvsim.resolve import Resolved, resolve
 from kvsim.scenario import Scenario
-from kvsim.simulation import api_price
 from kvsim.study import Row
 from kvsim.units import gib, si
 

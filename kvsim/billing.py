@@ -1,0 +1,233 @@
+"""What a scenario costs an hour and what its tokens sell for: prices looked up, units and tiers counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from kvsim.errors import Problem, ProfileError
+from kvsim.profiles.engine_profile import Speed
+from kvsim.profiles.hardware import ApiPriceProfile, NodeProfile, OwnedCost, PriceProfile
+from kvsim.profiles.store import ProfileStore
+from kvsim.report.bill import (
+    Bill,
+    BillLine,
+    OwnedTerms,
+    Units,
+    explicit_line,
+    gpu_lines,
+    owned_usd_per_gpu_hour,
+    rented_line,
+    tier_line,
+    units_of,
+)
+from kvsim.report.cost import gpu_figure
+from kvsim.resolve import Resolved
+from kvsim.scenario import Demand, Scenario, naming
+
+USUAL_GPUS_PER_NODE = 8.0
+WRITE_OFF = "owned-2026-07"
+"""Price profile whose life and cost of capital hold for tiers that are bought beside rented GPUs."""
+STORAGE = {"dram": "dram-ddr5", "nvme": "nvme-tlc", "pool": "pool-3fs"}
+"""What a tier is made of unless ``prices.tier_profiles`` says otherwise."""
+CALIBRATED, SAME_GPU, PHYSICS, GIVEN = ("calibrated here", "same GPU, other model", "physics only",
+                                        "coefficients given")
+"""Trust marks of a result's speed, the strongest first; the last one rests on what the scenario states."""
+
+
+def hourly_bill(resolved: Resolved, store: ProfileStore, replicas: int | None = None) -> Bill:
+    """$ per hour of all replicas of a scenario, line by line.
+
+    Parameters
+    ----------
+    resolved : Resolved
+        The scenario, looked up.
+    store : ProfileStore
+        Where prices are found.
+    replicas : int, optional
+        Instead of the scenario's own number.
+
+    Raises
+    ------
+    ProfileError
+        An unknown price, node or storage profile, a GPU that the price does not cover, or a power that is not known.
+
+    Notes
+    -----
+    A tier is billed as memory bought beside the GPUs even where a rented node brings it along: that overstates
+    the bill by the part that the rent contains. ``prices.tier_usd_per_hour: {dram: 0}`` leaves it out.
+
+    Examples
+    --------
+    >>> from kvsim.profiles.store import default_store
+    >>> from kvsim.resolve import resolve
+    >>> from kvsim.scenario import load_scenario
+    >>> bill = hourly_bill(resolve(load_scenario("k3-b300-study")), default_store())
+    >>> bill.usd_per_hour, bill.units.text(), bill.basis
+    (34.0, '8 GPUs in 1 node of 8', 'contract')
+    """
+    count = resolved.scenario.replicas if replicas is None else replicas
+    prices = resolved.scenario.prices
+    units = units_for(resolved, store, count)
+    price = compute_price(resolved, store)
+    lines = list(gpu_lines(_lines_of_one_gpu(resolved, store, price), units))
+    if prices.network_usd_per_gpu_hour:
+        lines.append(BillLine("network", prices.network_usd_per_gpu_hour * units.billed_gpus, "as the scenario states",
+                              "nominal"))
+    tiers = list(_tier_lines(resolved, store, count))
+    return Bill((*lines, *tiers), units, price.provider, price.basis, price.as_of,
+                math.fsum(line.usd_per_hour for line in tiers))
+
+
+def units_for(resolved: Resolved, store: ProfileStore, replicas: int) -> Units:
+    """Buying units that hold `replicas` replicas."""
+    gpus = replicas * resolved.scenario.hardware.num_gpus
+    return units_of(gpus, node_of(resolved, store), resolved.scenario.prices.whole_units)
+
+
+def compute_price(resolved: Resolved, store: ProfileStore) -> PriceProfile:
+    """The price profile that the scenario names."""
+    with naming(resolved.scenario, "prices.compute"):
+        return store.get("price", resolved.scenario.prices.compute)
+
+
+def usd_per_gpu_hour(resolved: Resolved, store: ProfileStore) -> float:
+    """$ per hour of one of the scenario's GPUs, without tiers and network."""
+    lines = _lines_of_one_gpu(resolved, store, compute_price(resolved, store))
+    return math.fsum(line.usd_per_hour for line in lines)
+
+
+def node_of(resolved: Resolved, store: ProfileStore) -> NodeProfile | None:
+    """The named node, else the one that has the GPU's name as an alias, else none."""
+    name = resolved.scenario.hardware.node or resolved.gpu.name
+    if resolved.scenario.hardware.node is None and not store.knows("node", name):
+        return None
+    with naming(resolved.scenario, "hardware.node"):
+        return store.get("node", name)
+
+
+def gpus_per_node(resolved: Resolved, store: ProfileStore) -> float:
+    """GPUs that share a host; 8 where no node is known."""
+    node = node_of(resolved, store)
+    return node.num_gpus.base if node else USUAL_GPUS_PER_NODE
+
+
+def power_w(resolved: Resolved, store: ProfileStore) -> float:
+    """All-in power of one GPU with its share of the host [W], nan where no node says."""
+    node = node_of(resolved, store)
+    return node.power_all_in_per_gpu.base if node and node.power_all_in_per_gpu else math.nan
+
+
+def api_price(scenario: Scenario, model: str, store: ProfileStore) -> ApiPriceProfile | None:
+    """The API price that the tokens earn: the named one, else the one with the model's name as an alias, else none."""
+    name = scenario.prices.api or model
+    if scenario.prices.api is None and not store.knows("api-price", name):
+        return None
+    with naming(scenario, "prices.api"):
+        return store.get("api-price", name)
+
+
+def market(model: str, store: ProfileStore) -> tuple[ApiPriceProfile, ...]:
+    """Every provider's price of a model.
+
+    Examples
+    --------
+    >>> from kvsim.profiles.store import default_store
+    >>> sorted(p.provider for p in market("kimi-k3", default_store()))
+    ['APIYI', 'Melious', 'Moonshot', 'Novita']
+    """
+    found = (store.get("api-price", name) for name in store.names("api-price"))
+    return tuple(p for p in found if p.model == model)
+
+
+def demand_turns_per_hour(scenario: Scenario) -> float:
+    """Turns that customers ask one replica for in the peak hour; inf where no demand is stated.
+
+    Examples
+    --------
+    >>> from kvsim.scenario import load_scenario
+    >>> demand_turns_per_hour(load_scenario("k3-b300-study",
+    ...     ["demand={seats: 1000, active_frac_peak: 0.2, turns_per_active_hour: 30}"]))
+    6000.0
+    """
+    demand = scenario.demand
+    if demand is None or demand.turns_per_active_hour is None:
+        return math.inf
+    return active_seats(demand) * demand.turns_per_active_hour / scenario.replicas
+
+
+def active_seats(demand: Demand) -> float:
+    """Seats that are active in the peak hour at the end of the growth.
+
+    Examples
+    --------
+    >>> round(active_seats(Demand(seats=1000, active_frac_peak=0.2, growth_per_month=0.1, months=2)), 6)
+    242.0
+    """
+    return demand.seats * demand.active_frac_peak * (1.0 + demand.growth_per_month) ** demand.months
+
+
+def look_up_prices(resolved: Resolved, store: ProfileStore) -> None:
+    """Find a misspelt price, node or storage profile before a run, not after it."""
+    hourly_bill(resolved, store)
+    api_price(resolved.scenario, resolved.model.name, store)
+
+
+def trust_mark(resolved: Resolved) -> str:
+    """How far the speed of a result can be trusted.
+
+    Returns
+    -------
+    str
+        "calibrated here" with a calibration of this GPU and model; "same GPU, other model" where the engine profile has
+        kernels measured on this GPU; "physics only" where it has none; "coefficients given" where the scenario
+        states the step time itself.
+    """
+    given = resolved.scenario.engine
+    if given.step_time is not None:
+        return GIVEN
+    if given.calibration is not None:
+        return CALIBRATED
+    return SAME_GPU if any(_measured_on(s, resolved.gpu.name) for s in _speeds(resolved)) else PHYSICS
+
+
+def _speeds(resolved: Resolved) -> Iterator[Speed]:
+    for family in resolved.engine_profile.kernels:
+        yield from family.speeds
+
+
+def _measured_on(speed: Speed, gpu: str) -> bool:
+    return gpu in speed.gpus and "measured" in (speed.flops.kind, speed.bandwidth.kind)
+
+
+def _lines_of_one_gpu(resolved: Resolved, store: ProfileStore, price: PriceProfile) -> tuple[BillLine, ...]:
+    with naming(resolved.scenario, "prices.compute"):
+        given = resolved.scenario.prices.owned
+        if given is None:
+            return (rented_line(price, gpu_figure(price, resolved.gpu.name)),)
+        power = power_w(resolved, store)
+        if math.isnan(power):
+            accepted = f"the all-in power of a node with {resolved.gpu.name}"
+            raise ProfileError("the power of a GPU is not known", [
+                Problem("node profile", "power_all_in_per_gpu", "", accepted)])
+        terms = OwnedTerms(given.utilisation_frac, given.opex_frac, given.site)
+        return owned_usd_per_gpu_hour(price, resolved.gpu.name, power, terms)
+
+
+def _tier_lines(resolved: Resolved, store: ProfileStore, replicas: int) -> Iterator[BillLine]:
+    prices = resolved.scenario.prices
+    for tier in resolved.scenario.tiers:
+        if tier.kind in prices.tier_usd_per_hour:
+            yield explicit_line(tier.kind, {**prices.tier_usd_per_hour}, replicas)
+            continue
+        with naming(resolved.scenario, "prices.tier_profiles"):
+            storage = store.get("storage", prices.tier_profiles.get(tier.kind, STORAGE[tier.kind]))
+        yield tier_line(storage, tier.capacity * replicas, _write_off(resolved, store))
+
+
+def _write_off(resolved: Resolved, store: ProfileStore) -> OwnedCost:
+    own = compute_price(resolved, store).owned or store.get("price", WRITE_OFF).owned
+    if own is None:
+        raise ProfileError("nothing says how a tier is written off", [
+            Problem("price profile", "owned", "", f"life and cost of capital, as in {WRITE_OFF}")])
+    return own

@@ -1,0 +1,570 @@
+"""The fast engine's loop: from event to event.
+
+Decoding sequences all move by
+one token a step, so while nobody is admitted, ends, or finds no block, any number of steps is one jump. Blocks are
+runs (`kvsim.cache.runs`), content is sorted into chains before the run (`kvsim.cache.content_trie`), and the clock
+adds step after step in one array operation (`kvsim.engine.core_clock`). Steps that prefill are made one by one, each
+at a cost that depends on what is admitted or chunked in it, never on how many sequences decode.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+from kvsim.cache.content_trie import build_trie
+from kvsim.engine.core_clock import Clock
+from kvsim.engine.core_decoders import Decoders
+from kvsim.engine.core_records import Columns, FcfsWaiting, PriorityWaiting, Rank, TimelineColumns, Waiting
+from kvsim.engine.core_sequence import LAST, Hit, Sequence, SequenceCache, StepCount
+from kvsim.engine.reference import check_times, max_blocks
+from kvsim.engine.types import FINISHED, REFUSED, EngineConfig, EngineRun, Progress, RunRecords, RunTotals
+from kvsim.errors import SimulationError
+from kvsim.steptime.base import StepTimeModel
+from kvsim.workload.arrivals import Arrivals
+from kvsim.workload.requests import Workload
+
+
+class Core:
+    """One replica: waiting queue, running sequences, cache and clock."""
+
+    def __init__(self, workload: Workload, config: EngineConfig, step_time: StepTimeModel,
+                 progress: Progress | None) -> None:
+        self.workload, self.requests, self.config, self.progress = workload, workload.requests, config, progress
+        self.arrivals, self.clock, self.count = Arrivals(workload), Clock(step_time), StepCount()
+        self.trie = build_trie(self.requests, config.block_tokens)
+        self.cache = SequenceCache(config, self.trie, self.count)
+        self.is_listed = self.cache.moving_groups > 0 or self.cache.num_groups > 1
+        self.names_decode_states = self.cache.moving_groups > 0 and config.retention_interval_tokens != 0
+        self.decoders = Decoders(config.block_tokens, self.is_listed)
+        self.prompt_tokens: list[int] = self.requests.prompt_tokens.tolist()
+        self.output_tokens: list[int] = self.requests.output_tokens.tolist()
+        self.priority: list[int] = self.requests.priority.tolist()
+        self.is_fcfs = config.policy == "fcfs"
+        total_tokens = self.requests.prompt_tokens + self.requests.output_tokens
+        self.may_refuse = bool(self._refusal_of(int(total_tokens.max(initial=1))))
+        self.waiting: Waiting = FcfsWaiting() if self.is_fcfs else PriorityWaiting()
+        self.queue = self.waiting.items
+        self.running: dict[int, Sequence] = {}
+        self.prefills: list[Sequence] = []
+        self.fresh: list[Sequence] = []
+        self.late: list[Sequence] = []
+        self.starved: list[Sequence] = []
+        self.chunks: list[tuple[Sequence, int]] = []
+        self.room_tokens: int = 0
+        self.next_order: int = 0
+        self.preempted = self.blocked = False
+        self.columns, self.timeline = Columns(self.requests), TimelineColumns()
+        self.prefill_tokens = self.decode_tokens = 0
+        self.queried_tokens = self.hit_tokens = self.requeried_tokens = self.rehit_tokens = 0
+        self.jumps = self.planned_steps = self.chunk_steps = 0
+
+    def run(self) -> EngineRun:
+        """Go from event to event until nothing is left or the time is up."""
+        arrivals, clock = self.arrivals, self.clock
+        while clock.now_s < arrivals.until_s:
+            if arrivals.next_s() <= clock.now_s:
+                self._take_arrivals(clock.now_s)
+            if self.prefills or self._may_admit():
+                if len(self.prefills) != 1 or not self._run_chunks(self.prefills[0]):
+                    self._step()
+            elif self.decoders.num:
+                self._jump()
+            elif self.queue:
+                self._step()
+            else:
+                wake_s = arrivals.wake_s(clock.now_s)
+                if wake_s >= arrivals.until_s:
+                    break
+                clock.sleep(wake_s)
+        return self._result()
+
+    def _take_arrivals(self, now_s: float) -> None:
+        """Queue what has arrived by `now_s`, in order of time; a refusal may bring further arrivals."""
+        arrivals = self.arrivals
+        at_s = arrivals.next_s()
+        while at_s <= now_s:
+            for row in arrivals.pop_until(at_s):
+                reason = self._refusal(row) if self.may_refuse else ""
+                if reason:
+                    self.columns.status[row] = REFUSED
+                    self.columns.refusals[row] = reason
+                    self._leave(row, arrivals.arrival_s[row])
+                else:
+                    if not self.is_fcfs or not self.queue:
+                        self.blocked = False
+                    self.waiting.add(row, self._rank(row))
+            at_s = arrivals.next_s()
+
+    def _refusal(self, row: int) -> str:
+        """Why a request can never be served; empty if it can."""
+        return self._refusal_of(self.prompt_tokens[row] + self.output_tokens[row])
+
+    def _refusal_of(self, total: int) -> str:
+        """Why no request of so many tokens can be served; the more tokens, the more reasons."""
+        if total > self.config.max_model_len:
+            return f"prompt and output have {total} tokens; max_model_len is {self.config.max_model_len}"
+        need = max_blocks(self.config, total)
+        if need > self.config.num_blocks - 1:
+            return f"needs {need} blocks at its longest; the pool has {self.config.num_blocks - 1}"
+        return ""
+
+    def _rank(self, row: int) -> Rank:
+        name = self.requests.ids[row] if len(self.requests.ids) else ""
+        return self.priority[row], self.arrivals.arrival_s[row], name, row
+
+    def _may_admit(self) -> bool:
+        """Whether the head of the queue is worth a look in the next step."""
+        config = self.config
+        return (not self.blocked and bool(self.queue) and len(self.running) < config.max_num_seqs
+                and self.decoders.num < config.max_num_batched_tokens)
+
+    def _jump(self) -> None:
+        """Make all steps up to the next event in which a sequence ends, may be admitted, or needs a closer look."""
+        decoders, count, clock = self.decoders, self.count, self.clock
+        done = count.done
+        steps = decoders.next_end() - done
+        if self.is_listed:
+            steps = min(steps, decoders.num_quiet(done, self.names_decode_states))
+        else:
+            steps = decoders.num_fitting(done, steps, self.cache.pool.num_free)
+        if not steps or decoders.num > self.config.max_num_batched_tokens or (self.fresh and self.queue):
+            self._step()
+            return
+        if self.fresh:
+            self._drop_start_states()
+        bound_s = self.arrivals.until_s
+        if self._arrivals_matter():
+            bound_s = min(bound_s, self.arrivals.next_s())
+        made = clock.decode(steps, decoders.num, decoders.sum_base_tokens + decoders.num * (done + 1), bound_s)
+        if not self.is_listed:
+            self.cache.pool.take(decoders.num_begun(done, made))
+        self.jumps += 1
+        self.decode_tokens += decoders.num * made
+        count.done = done + made
+        self._end_step()
+
+    def _drop_start_states(self) -> None:
+        """Release the checkpoints that sequences started their last chunk from: they decode now."""
+        for seq in self.fresh:
+            self.cache.drop_states(seq, seq.base_tokens + self.count.done)
+        self.fresh = []
+
+    def _arrivals_matter(self) -> bool:
+        """Whether a request that arrives now could be admitted in the step after."""
+        config = self.config
+        return (len(self.running) < config.max_num_seqs and self.decoders.num < config.max_num_batched_tokens
+                and (not self.is_fcfs or not self.queue))
+
+    def _run_chunks(self, seq: Sequence) -> int:
+        """Make steps in which one sequence prefills on, the others decode, and nothing else happens; how many."""
+        decoders, count, cache, clock = self.decoders, self.count, self.cache, self.clock
+        start = done = count.done
+        stop = decoders.next_end() - 1 if decoders.num else LAST
+        if self.is_listed and decoders.num:
+            stop = min(stop, done + decoders.num_quiet(done, self.names_decode_states))
+        if self.fresh or self.late or decoders.num >= self.config.max_num_batched_tokens:
+            return 0
+        while done < stop and clock.now_s < self.arrivals.until_s:
+            tokens = self._middle_chunk(seq)
+            if not tokens:
+                break
+            begun = 0 if self.is_listed else decoders.count_beginning(done + 1)
+            if cache.moving_groups:
+                cache.begin_step()
+                cache.drop_states(seq, seq.computed_tokens)
+            if begun + cache.chunk_blocks(seq, seq.computed_tokens + tokens) > cache.pool.num_free:
+                break
+            cache.pool.take(begun)
+            count.cursor = LAST
+            cache.take_chunk(seq, seq.computed_tokens + tokens)
+            self.chunks, self.starved = [(seq, tokens)], []
+            done += 1
+            self._pass_time(done)
+            count.done, count.cursor = done, -1
+        if done > start:
+            self.chunk_steps += done - start
+            self.blocked = False
+            if clock.now_s >= self.arrivals.until_s:
+                self._take_arrivals(clock.before_s)
+        return done - start
+
+    def _middle_chunk(self, seq: Sequence) -> int:
+        """Tokens of the next chunk, 0 if it is the last one or leaves room for somebody who waits."""
+        room = self.config.max_num_batched_tokens - self.decoders.num
+        left = seq.known_tokens - seq.computed_tokens
+        tokens = min(left, room)
+        if self.cache.moving_groups:
+            tokens = self._clip(seq, seq.computed_tokens, tokens)
+        if tokens == left or (tokens < room and len(self.running) < self.config.max_num_seqs
+                              and (self.queue or self.arrivals.next_s() <= self.clock.now_s)):
+            return 0
+        return tokens
+
+    def _end_step(self) -> None:
+        """Let go who has ended with the last step; until then, arrivals during it are not seen."""
+        if self.decoders.may_end(self.count.done):
+            ended = self.decoders.ending(self.count.done)
+            if ended:
+                self._take_arrivals(self.clock.before_s)
+                for seq in ended:
+                    self._finish(seq)
+                self._note_state()
+                return
+        if self.clock.now_s >= self.arrivals.until_s:
+            self._take_arrivals(self.clock.before_s)
+
+    def _step(self) -> None:
+        """Plan a step, let its time pass, hand out its tokens."""
+        count, decoders = self.count, self.decoders
+        step = count.done + 1
+        self.planned_steps += 1
+        self.cache.begin_step()
+        self.preempted = False
+        self.chunks, self.starved = [], []
+        self._schedule_running(step)
+        count.cursor = LAST
+        admitted = not self.preempted and self._schedule_waiting()
+        if not self.chunks and decoders.num == len(self.starved):
+            raise SimulationError(f"nothing can be scheduled at {self.clock.now_s} s with {len(self.queue)} waiting "
+                                  f"and {len(self.running)} running requests")
+        if self.preempted or admitted:
+            self._note_state()
+        self._pass_time(step)
+        count.done, count.cursor = step, -1
+        self._hand_out(step)
+        self._end_step()
+
+    def _schedule_running(self, step: int) -> None:
+        """Running requests first, in order; only those that take or return blocks are looked at."""
+        decoders = self.decoders
+        self.room_tokens = self.config.max_num_batched_tokens - decoders.num
+        if self.is_listed or self.late or self.room_tokens < 0:
+            self._walk_listed(step)
+            return
+        need = begun = decoders.count_beginning(step)
+        for seq in self.prefills:
+            need += self.cache.chunk_blocks(seq, self._chunk_end(seq))
+        if need > self.cache.pool.num_free:
+            self._walk([*decoders.beginning(step, [*self.running.values()]), *self.prefills], step)
+            return
+        if begun:
+            self.cache.pool.take(begun)
+        self.count.cursor = LAST
+        for seq in self.prefills:
+            self._schedule_chunk(seq)
+
+    def _chunk_end(self, seq: Sequence) -> int:
+        """Where the next chunk of the one partial prefill ends in a model without checkpoints."""
+        return min(seq.known_tokens, seq.computed_tokens + self.room_tokens)
+
+    def _walk_listed(self, step: int) -> None:
+        """`_walk` over everybody that may take or return blocks, or that comes after a prefill."""
+        if self.room_tokens < 0:
+            self.late = [seq for seq in self.running.values() if seq.decoding]
+        self.room_tokens += len(self.late)
+        due = self.decoders.due(step, self.names_decode_states)
+        fresh, self.fresh = self.fresh, []
+        if due or fresh or self.prefills or self.late:
+            self._walk([*due, *fresh, *self.prefills, *self.late], step)
+        if self.starved:
+            self.fresh = [seq for seq in self.starved if seq in fresh]
+
+    def _walk(self, sequences: list[Sequence], step: int) -> None:
+        """Schedule running sequences in their order, exactly; the others take no block in this step."""
+        late = set(self.late) if self.late else ()
+        if len(sequences) > 1:
+            sequences = sorted(set(sequences), key=attrgetter("order"))
+        for seq in sequences:
+            if not seq.running:
+                continue
+            self.count.cursor = seq.order
+            if not seq.decoding:
+                self._schedule_chunk(seq)
+            elif seq not in late:
+                self._schedule_decode(seq, step)
+            elif self.room_tokens > 0:
+                self.room_tokens -= 1
+                self._schedule_decode(seq, step)
+            else:
+                self._starve(seq)
+
+    def _schedule_decode(self, seq: Sequence, step: int) -> None:
+        """Blocks for the next token of a decoding sequence."""
+        cache = self.cache
+        computed = seq.base_tokens + step - 1
+        if cache.moving_groups and cache.drop_states(seq, computed):
+            self.blocked = False
+        if computed % self.config.block_tokens == 0:
+            need = cache.num_groups + cache.moving_groups
+            if not self._make_room(seq, need):
+                return
+            cache.pool.take(need)
+            self.blocked = False
+            if cache.moving_groups:
+                cache.move_state(seq, computed)
+        if self.names_decode_states and cache.name_state(seq, computed + 1):
+            self.blocked = False
+
+    def _schedule_chunk(self, seq: Sequence) -> None:
+        """The next chunk of a sequence that prefills, as the budget allows."""
+        cache, start = self.cache, seq.computed_tokens
+        tokens = min(seq.known_tokens - start, self.room_tokens)
+        if tokens > 0 and cache.moving_groups:
+            tokens = self._clip(seq, start, tokens)
+        if tokens <= 0:
+            return
+        if cache.moving_groups:
+            cache.drop_states(seq, start)
+        if self._make_room(seq, cache.chunk_blocks(seq, start + tokens)):
+            cache.take_chunk(seq, start + tokens)
+            self.chunks.append((seq, tokens))
+            self.room_tokens -= tokens
+        self.blocked = False
+
+    def _starve(self, seq: Sequence) -> None:
+        """A decoding sequence for which no budget is left in this step: everything comes a step later."""
+        done, finish_step = self.count.done, seq.finish_step + 1
+        self._settle(seq)
+        computed = seq.base_tokens + done
+        self.decoders.remove(seq)
+        self.decoders.add(seq, computed - 1, done, finish_step)
+        self.starved.append(seq)
+
+    def _make_room(self, seq: Sequence, need: int) -> bool:
+        """Preempt until `need` blocks are free, or the sequence itself is out."""
+        while need > self.cache.pool.num_free:
+            victim = self._victim()
+            self._preempt(victim)
+            if victim is seq:
+                return False
+        return True
+
+    def _victim(self) -> Sequence:
+        """Who is preempted next."""
+        if self.is_fcfs:
+            return next(reversed(self.running.values()))
+        return max(self.running.values(), key=attrgetter("rank"))
+
+    def _preempt(self, victim: Sequence) -> None:
+        """Back to the queue without its blocks; what this step had planned for it is planned no more."""
+        self.preempted, self.blocked = True, False
+        del self.running[victim.order]
+        victim.running = False
+        self._release(victim, False)
+        if victim.decoding:
+            is_late = victim in self.late
+            self.room_tokens += not is_late or victim.order < self.count.cursor
+            victim.generated_tokens = victim.base_tokens + self.count.done - victim.prompt_tokens + 1
+            self.decoders.remove(victim)
+            if is_late:
+                self.late.remove(victim)
+        else:
+            self.prefills.remove(victim)
+            self.room_tokens += sum([tokens for seq, tokens in self.chunks if seq is victim])
+            self.chunks = [chunk for chunk in self.chunks if chunk[0] is not victim]
+        victim.known_tokens = victim.prompt_tokens + victim.generated_tokens
+        victim.computed_tokens = 0
+        self.columns.preemptions[victim.row] += 1
+        self.waiting.put_back(victim, self._rank(victim.row))
+
+    def _schedule_waiting(self) -> bool:
+        """Admit from the head of the queue until something does not fit; nobody overtakes. Whether anybody was."""
+        cache, queue, admitted = self.cache, self.queue, False
+        while self.room_tokens > 0 and queue and len(self.running) < self.config.max_num_seqs and not self.blocked:
+            seq = self._head()
+            hit = cache.lookup(seq)
+            start = hit[0] * self.config.block_tokens
+            tokens = min(seq.known_tokens - start, self.room_tokens)
+            if cache.moving_groups:
+                if not cache.is_readable(seq, hit):
+                    break
+                tokens = self._clip(seq, start, tokens)
+            if not tokens:
+                self.blocked = not self.chunks and not cache.is_contended(seq)
+                break
+            if cache.need_blocks(seq, hit) > cache.pool.num_free:
+                self.blocked = not cache.is_contended(seq)
+                break
+            self.waiting.pop()
+            self._admit(seq, hit, start, tokens)
+            admitted = True
+        return admitted
+
+    def _head(self) -> Sequence:
+        """The first waiting request as a sequence."""
+        row = self.waiting.first()
+        if isinstance(row, Sequence):
+            return row
+        seq = self._sequence(row)
+        self.waiting.replace_first(seq)
+        return seq
+
+    def _sequence(self, row: int) -> Sequence:
+        seq = Sequence(row, self.prompt_tokens[row], self.output_tokens[row], self.trie.path(row))
+        seq.rank = (self.priority[row], self.arrivals.arrival_s[row])
+        return seq
+
+    def _admit(self, seq: Sequence, hit: Hit, start: int, tokens: int) -> None:
+        """Start or resume a request; only first admissions count as queries."""
+        seq.order, seq.running = self.next_order, True
+        self.next_order += 1
+        self.running[seq.order] = seq
+        self.cache.admit(seq, hit, start + tokens)
+        self.chunks.append((seq, tokens))
+        self.room_tokens -= tokens
+        columns, queried = self.columns, seq.known_tokens * self.config.prefix_caching
+        if columns.preemptions[seq.row]:
+            self.requeried_tokens += queried
+            self.rehit_tokens += start
+        else:
+            columns.admitted_s[seq.row] = self.clock.now_s
+            columns.cached_tokens[seq.row] = start
+            self.queried_tokens += queried
+            self.hit_tokens += start
+
+    def _clip(self, seq: Sequence, start: int, tokens: int) -> int:
+        """Shorten a prefill chunk of a model with checkpoints so that it ends where a checkpoint can be kept."""
+        prefill_end = max(seq.prompt_tokens, seq.known_tokens - 1)
+        if start >= prefill_end:
+            return tokens
+        block, end = self.config.block_tokens, start + tokens
+        if end < prefill_end:
+            aligned = end // block * block
+            if aligned > start or block <= self.config.max_num_batched_tokens:
+                end = aligned
+        clipped, junction = end, seq.junction_tokens
+        stops = [(seq.known_tokens - 1) // block * block]
+        if start % block:
+            stops.append((start // block + 1) * block)
+        if start < junction < end:
+            stops.append(start + (junction - start) // block * block)
+        for stop in stops:
+            if start < stop < clipped:
+                clipped = stop
+        return max(clipped - start, 0)
+
+    def _pass_time(self, step: int) -> None:
+        """Advance the clock by the step, from its sums."""
+        decoders = self.decoders
+        num, context = decoders.num, decoders.sum_base_tokens + decoders.num * step
+        for seq in self.starved:
+            num -= 1
+            context -= seq.base_tokens + step
+        prefill = chunks = pairs = chunk_context = 0
+        for seq, tokens in self.chunks:
+            end = seq.computed_tokens
+            if tokens == 1 and end > seq.prompt_tokens:
+                num += 1
+                context += end
+            else:
+                prefill += tokens
+                chunks += 1
+                pairs += tokens * (end - tokens) + tokens * (tokens + 1) // 2
+                chunk_context += end
+        self.prefill_tokens += prefill
+        self.decode_tokens += num
+        self.clock.step((prefill, chunks, pairs, chunk_context, num), context)
+
+    def _hand_out(self, step: int) -> None:
+        """A token for everybody whose known tokens are all computed: from now on they decode."""
+        decoding: list[Sequence] = []
+        partial: list[Sequence] = []
+        for seq, _ in self.chunks:
+            if seq.computed_tokens < seq.known_tokens:
+                partial.append(seq)
+                continue
+            decoding.append(seq)
+            if not seq.generated_tokens:
+                self.columns.first_token_s[seq.row] = self.clock.now_s
+            last_step = step + seq.output_tokens - seq.generated_tokens - 1
+            self.decoders.add(seq, seq.known_tokens, step, last_step)
+        if self.prefills:
+            partial = [seq for seq in self.prefills if not seq.decoding and seq not in partial] + partial
+            partial.sort(key=attrgetter("order"))
+        self.prefills = partial
+        if self.is_listed:
+            self.fresh += decoding
+            if partial or self.late:
+                first = partial[0].order if partial else LAST
+                self.late = [seq for seq in [*self.late, *decoding] if seq.order > first]
+
+    def _finish(self, seq: Sequence) -> None:
+        """The last token is out."""
+        row = seq.row
+        del self.running[seq.order]
+        seq.running = False
+        self._release(seq, True)
+        self.decoders.remove(seq)
+        if self.fresh and seq in self.fresh:
+            self.fresh.remove(seq)
+        if self.late and seq in self.late:
+            self.late.remove(seq)
+        self.blocked = False
+        columns = self.columns
+        columns.finish_s[row] = self.clock.now_s
+        columns.output_tokens[row] = seq.output_tokens
+        columns.status[row] = FINISHED
+        self._leave(row, self.clock.now_s)
+
+    def _release(self, seq: Sequence, is_final: bool) -> None:
+        """Give a sequence's blocks back."""
+        self.cache.release(seq, is_final)
+
+    def _settle(self, seq: Sequence) -> None:
+        """Write down what a sequence has filled, before its pace changes."""
+        self.cache.settle(seq)
+
+    def _leave(self, row: int, time_s: float) -> None:
+        """Tell the arrivals and the progress bar that a request is over."""
+        self.arrivals.finish(row, time_s)
+        if self.progress:
+            total = len(self.requests)
+            if self.arrivals.num_left % max(total // 100, 1) == 0:
+                self.progress(1.0 - self.arrivals.num_left / total)
+
+    def _note_state(self) -> None:
+        """A row of the timeline."""
+        pool = self.cache.pool
+        self.timeline.note(self.clock.now_s, (len(self.running), len(self.queue), pool.num_blocks - pool.num_free,
+                                              pool.num_free - pool.num_nameless))
+
+    def _result(self) -> EngineRun:
+        for seq in self.running.values():
+            done = seq.base_tokens + self.count.done - seq.prompt_tokens + 1
+            self.columns.output_tokens[seq.row] = done if seq.decoding else seq.generated_tokens
+        for seq in self.waiting.preempted():
+            self.columns.output_tokens[seq.row] = seq.generated_tokens
+        self._check_blocks()
+        records = self.columns.records(self.arrivals.arrival_s)
+        check_times(records)
+        self._check_tokens(records)
+        return EngineRun(records, self._totals(), self.timeline.timeline())
+
+    def _check_blocks(self) -> None:
+        """Blocks must add up."""
+        self.cache.pool.check(None if self.running else 0)
+
+    def _check_tokens(self, records: RunRecords) -> None:
+        """Every token of a finished request was found or computed, its last one excepted."""
+        if self.running or self.queue or records.preemptions.any():
+            return
+        ended = records.status == FINISHED
+        asked = int((records.prompt_tokens + records.output_tokens - 1)[ended].sum())
+        made = self.hit_tokens + self.prefill_tokens + self.decode_tokens
+        if asked != made:
+            raise SimulationError(f"{asked} tokens were asked for, {made} were found or computed")
+
+    def _totals(self) -> RunTotals:
+        pool = self.cache.pool
+        counters = {"evicted_blocks": pool.num_evicted, "refused_requests": len(self.columns.refusals),
+                    "requeried_tokens": self.requeried_tokens, "rehit_tokens": self.rehit_tokens,
+                    "jumps": self.jumps, "planned_steps": self.planned_steps,
+                    "chunk_steps": self.chunk_steps, "touched_runs": pool.num_touched,
+                    "chains": len(self.trie.start_block)}
+        return RunTotals(
+            steps=self.count.done, prefill_tokens_computed=self.prefill_tokens, decode_tokens=self.decode_tokens,
+            prompt_tokens_queried=self.queried_tokens, prompt_tokens_hit=self.hit_tokens,
+            preemptions=sum(self.columns.preemptions), makespan_s=self.clock.now_s, busy_s=self.clock.busy_s,
+            counters=counters)
+
+

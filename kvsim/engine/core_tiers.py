@@ -1,0 +1,449 @@
+"""The fast engine with tiers below its pool: the same jumps, over the plain engine's blocks and tiers.
+
+Transfers hold and release single blocks in orders of their own, so blocks are no runs here: `KvCache` and `TierStack`
+keep the accounts, as in the plain engine. What is saved are steps: none is planned in which nobody begins or fills a
+block, nothing can be admitted, no transfer arrives, and no writer of a tier has anything left to do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from kvsim.cache.tiers.writers import Computed, StepView
+from kvsim.engine.core_decoders import Decoders
+from kvsim.engine.core_loop import Core
+from kvsim.engine.core_records import FcfsWaiting, PriorityWaiting, Waiting
+from kvsim.engine.core_sequence import LAST, Sequence
+from kvsim.engine.kv_cache import Hit, Holding, KvCache
+from kvsim.engine.reference import check_progress, pool_shape, tier_stack
+from kvsim.engine.types import EngineConfig, EngineRun, Progress, RunRecords, RunTotals
+from kvsim.errors import SimulationError
+from kvsim.steptime.base import StepTimeModel
+from kvsim.workload.requests import Workload
+
+KEYS_PER_CHAIN = 1 << 32
+"""Prefix keys are (chain, block) as one number."""
+
+
+class TieredCore(Core):
+    """One replica with tiers; the run-based accounts that it inherits stay empty.
+
+    Attributes
+    ----------
+    loading : Waiting
+        Requests that have blocks for a load; they come before the waiting ones.
+    ways : dict of int to Sequence
+        Those of them whose load is not over, by row.
+    num_ready : int
+        The others.
+    unready : set of Sequence
+        Requests that hold blocks but have not got through their prompts.
+    scheduled, admitted : list of (Sequence, int)
+        Who goes on in this step as far as it matters to tiers, who starts in it, and the tokens computed before it.
+    restless, changed : bool
+        Whether the next step must be planned for the writers' sake; whether free blocks changed since the last plan.
+    """
+
+    def __init__(self, workload: Workload, config: EngineConfig, step_time: StepTimeModel,
+                 progress: Progress | None) -> None:
+        super().__init__(workload, config, step_time, progress)
+        self.kv = KvCache(config)
+        self.tiers = tier_stack(config, self.kv)
+        self.is_listed = self.names_decode_states = True
+        self.decoders = Decoders(config.block_tokens, True)
+        self.loading: Waiting = FcfsWaiting() if self.is_fcfs else PriorityWaiting()
+        self.ways: dict[int, Sequence] = {}
+        self.load_start_s: dict[int, float] = {}
+        self.unready: set[Sequence] = set()
+        self.scheduled: list[tuple[Sequence, int]] = []
+        self.admitted: list[tuple[Sequence, int]] = []
+        self.loads: list[Sequence] = []
+        self.preempted_rows: list[int] = []
+        self.num_ready = self.scan_steps = self.idle_stores = 0
+        self.restless = self.is_short = self.changed = False
+        self.stalled_s = self.load_wait_s = 0.0
+        self.idle_tokens = {"idle_queried_tokens": 0, "idle_hit_tokens": 0, "idle_external_hit_tokens": 0}
+        levels = self.tiers.levels
+        self.is_lazy = any(level.config.write == "lazy" for level in levels)
+        self.is_forwarding = self.is_lazy or len(levels) > 1
+        self.is_weighing = any(level.config.load_rule == "break-even" for level in levels)
+        self.offline_s = sorted({level.config.offline_from_s for level in levels} - {math.inf}, reverse=True)
+
+    def run(self) -> EngineRun:
+        """Go from event to event until nothing is left or the time is up."""
+        arrivals, clock = self.arrivals, self.clock
+        while clock.now_s < arrivals.until_s:
+            if arrivals.next_s() <= clock.now_s:
+                self._take_arrivals(clock.now_s)
+            steps = self._quiet_steps()
+            if steps:
+                self._jump_over(steps)
+            elif self.running or self.queue or self.loading.items:
+                if not self._plan_step():
+                    break
+            else:
+                wake_s = arrivals.wake_s(clock.now_s)
+                if wake_s >= arrivals.until_s:
+                    break
+                clock.sleep(wake_s)
+        return self._result()
+
+    def _may_admit(self) -> bool:
+        """Whether the head of the queue is worth a look in the next step."""
+        config = self.config
+        return (not self.blocked and bool(self.num_ready or self.queue) and len(self.running) < config.max_num_seqs
+                and self.decoders.num < config.max_num_batched_tokens)
+
+    def _arrivals_matter(self) -> bool:
+        """Whether a request that arrives now could be admitted in the step after."""
+        return super()._arrivals_matter() and not (self.is_fcfs and self.num_ready)
+
+    def _quiet_steps(self) -> int:
+        """Steps in which only decoding goes on and no block is begun, filled or released."""
+        decoders, done = self.decoders, self.count.done
+        if (not decoders.num or self.restless or self.fresh or self.prefills or self.late or self._may_admit()
+                or decoders.num > self.config.max_num_batched_tokens):
+            return 0
+        return min(decoders.next_end() - done, decoders.num_quiet(done, True))
+
+    def _jump_over(self, steps: int) -> None:
+        """Make up to `steps` quiet steps, no further than to the next event from outside."""
+        decoders, count, clock = self.decoders, self.count, self.clock
+        bound_s = min(self.arrivals.until_s, self.tiers.next_s(), self._offline_s())
+        if self._arrivals_matter():
+            bound_s = min(bound_s, self.arrivals.next_s())
+        context = decoders.sum_base_tokens + decoders.num * (count.done + 1)
+        made = clock.decode(steps, decoders.num, context, bound_s)
+        self.jumps += 1
+        self.decode_tokens += decoders.num * made
+        count.done += made
+        self._end_step()
+        self._take_transfers()
+
+    def _offline_s(self) -> float:
+        """When the next tier goes offline; a head of the queue that its contents blocked may go on then."""
+        while self.offline_s and self.offline_s[-1] <= self.clock.now_s:
+            self.offline_s.pop()
+            self.blocked = False
+        return self.offline_s[-1] if self.offline_s else math.inf
+
+    def _plan_step(self) -> bool:
+        """Plan a step, let its time pass, hand out its tokens; False when the time is up before that."""
+        count, step = self.count, self.count.done + 1
+        self.planned_steps += 1
+        self.kv.begin_step()
+        self.preempted = False
+        self.chunks, self.starved, self.scheduled, self.admitted, self.loads = [], [], [], [], []
+        self.preempted_rows = []
+        self._schedule_running(step)
+        count.cursor = LAST
+        if not self.preempted:
+            self._schedule_waiting()
+        if self.preempted or self.admitted or self.loads:
+            self._note_state()
+        self._plan_transfers()
+        if not self.chunks and self.decoders.num == len(self.starved):
+            count.cursor = -1
+            return self._wait()
+        self._pass_time(step)
+        count.done, count.cursor = step, -1
+        self.idle_stores = 0
+        self._rest(self.tiers.issue_stores(self.clock.now_s))
+        self._hand_out(step)
+        self._end_step()
+        self._take_transfers()
+        return True
+
+    def _rest(self, has_stores: bool) -> None:
+        """Whether writers have come to rest: lazy ones when their walk has gone through all free blocks once."""
+        self.restless = False
+        if self.is_lazy:
+            if self.changed or has_stores:
+                pools = [self.kv.pool, *(level.pool for level in self.tiers.levels)]
+                self.scan_steps = max(pool.num_free for pool in pools) // pool_shape(self.config).scan_blocks + 2
+            self.scan_steps -= 1
+            self.restless = self.scan_steps > 0
+        self.changed = False
+
+    def _schedule_decode(self, seq: Sequence, step: int) -> None:
+        """Blocks for the next token of a decoding sequence."""
+        computed = seq.base_tokens + step - 1
+        self.blocked = False
+        if self._extend(seq, computed, computed + 1):
+            self.scheduled.append((seq, computed))
+
+    def _schedule_chunk(self, seq: Sequence) -> None:
+        """The next chunk of a sequence that prefills, as the budget allows."""
+        start = seq.computed_tokens
+        tokens = self._chunk_tokens(seq, start)
+        if tokens <= 0:
+            return
+        self.blocked = False
+        if self._extend(seq, start, start + tokens):
+            seq.computed_tokens = start + tokens
+            self.chunks.append((seq, tokens))
+            self.room_tokens -= tokens
+            self.scheduled.append((seq, start))
+
+    def _chunk_tokens(self, seq: Sequence, start: int) -> int:
+        """Tokens that a sequence gets from `start` on, as the budget and checkpoints allow."""
+        tokens = min(seq.known_tokens - start, self.room_tokens)
+        return self._clip(seq, start, tokens) if tokens > 0 and self.config.state_groups else tokens
+
+    def _clip(self, seq: Sequence, start: int, tokens: int) -> int:
+        """Shorten a prefill chunk, with the junction that the last lookup saw."""
+        seq.junction_tokens = seq.holding.junction_tokens
+        return super()._clip(seq, start, tokens)
+
+    def _extend(self, seq: Sequence, start: int, end: int) -> bool:
+        """Preempt until there are blocks for the next tokens, or the sequence itself is out."""
+        while not self.kv.extend(seq.holding, start, end):
+            victim = self._victim()
+            self._preempt(victim)
+            if victim is seq:
+                return False
+        return True
+
+    def _preempt(self, victim: Sequence) -> None:
+        """Back to the queue without its blocks; what this step had planned for it is planned no more."""
+        self.scheduled = [entry for entry in self.scheduled if entry[0] is not victim]
+        self.preempted_rows.append(victim.row)
+        self.unready.discard(victim)
+        super()._preempt(victim)
+
+    def _schedule_waiting(self) -> bool:
+        """Admit from the head of the queue until something does not fit; nobody overtakes.
+
+        Requests that hold blocks for a load go first; those whose load is not over are passed over.
+        """
+        passed: list[Sequence] = []
+        while self.room_tokens > 0 and len(self.running) < self.config.max_num_seqs and not self.blocked:
+            queue = self.loading if self.loading.items else self.waiting
+            if not queue.items:
+                break
+            seq = self._head_of(queue)
+            if seq.row not in self.ways and not self._try(seq):
+                break
+            queue.pop()
+            if seq.row in self.ways:
+                passed.append(seq)
+        for seq in reversed(passed):
+            self.loading.put_back(seq, self._rank(seq.row))
+        return bool(self.admitted)
+
+    def _head_of(self, queue: Waiting) -> Sequence:
+        """The first request of a queue as a sequence."""
+        first = queue.first()
+        return first if isinstance(first, Sequence) else self._head()
+
+    def _sequence(self, row: int) -> Sequence:
+        """A request as it is when it comes to the head of the queue for the first time."""
+        seq = super()._sequence(row)
+        keys: list[int] = []
+        for chain, end in seq.path:
+            keys += range(chain * KEYS_PER_CHAIN + len(keys), chain * KEYS_PER_CHAIN + end)
+        seq.holding = Holding(keys, seq.prompt_tokens)
+        return seq
+
+    def _try(self, seq: Sequence) -> bool:
+        """Start a request, or the load of what lower tiers have of it; False if it does not fit."""
+        fits = self._resume(seq) if seq.computed_tokens else self._try_new(seq)
+        if not fits and self.blocked:
+            self.blocked = not self.kv.checkpoints_of_step() and not self.is_weighing
+        return fits
+
+    def _try_new(self, seq: Sequence) -> bool:
+        hit = self.kv.lookup(seq.holding, seq.known_tokens - 1)
+        block, now_s = self.config.block_tokens, self.clock.now_s
+        keys = seq.holding.keys[hit.tokens // block:(seq.known_tokens - 1) // block]
+        external_tokens = block * self.tiers.match(seq.row, keys, now_s)
+        if external_tokens:
+            return self._start_load(seq, hit, external_tokens)
+        tokens = self._chunk_tokens(seq, hit.tokens)
+        if tokens <= 0:
+            self.blocked = not self.chunks
+            return False
+        if not self.kv.admit(seq.holding, hit, seq.known_tokens, hit.tokens + tokens):
+            self.blocked = True
+            return False
+        self._note_admission(seq, hit.tokens, 0)
+        self._start(seq, hit.tokens, tokens)
+        return True
+
+    def _start_load(self, seq: Sequence, hit: Hit, external_tokens: int) -> bool:
+        """Take blocks for what lower tiers have and ask for it; the request computes nothing until it is there."""
+        kv, end_tokens = self.kv, hit.tokens + external_tokens
+        reserved = sum([kv.remaining_blocks(other.holding, other.known_tokens) for other in self.unready])
+        if not kv.reserve(seq.holding, hit, seq.known_tokens, end_tokens, reserved):
+            self.blocked = True
+            return False
+        tables = [table.blocks for table in seq.holding.tables]
+        self.tiers.start_load(seq.row, hit.tokens // self.config.block_tokens, tables, self._is_first(seq))
+        self._note_admission(seq, hit.tokens, external_tokens)
+        self.unready.add(seq)
+        self.ways[seq.row], self.load_start_s[seq.row] = seq, self.clock.now_s
+        self.loads.append(seq)
+        return True
+
+    def _resume(self, seq: Sequence) -> bool:
+        """Let a request compute whose load is over: its blocks become findable, even if it does not fit now."""
+        kv, start = self.kv, seq.computed_tokens
+        kv.name_loaded(seq.holding, start)
+        tokens = self._chunk_tokens(seq, start)
+        if tokens <= 0:
+            self.blocked = not self.chunks
+            return False
+        if not kv.resume(seq.holding, start, seq.known_tokens, start + tokens):
+            self.blocked = True
+            return False
+        self.num_ready -= 1
+        self.load_wait_s += self.clock.now_s - self.load_start_s.pop(seq.row)
+        self._start(seq, start, tokens)
+        return True
+
+    def _start(self, seq: Sequence, start: int, tokens: int) -> None:
+        """Schedule the first tokens of a request that has been admitted."""
+        seq.order, seq.running = self.next_order, True
+        self.next_order += 1
+        self.running[seq.order] = seq
+        seq.computed_tokens = start + tokens
+        self.chunks.append((seq, tokens))
+        self.room_tokens -= tokens
+        self.admitted.append((seq, start))
+        if seq.computed_tokens < seq.known_tokens:
+            self.unready.add(seq)
+
+    def _is_first(self, seq: Sequence) -> bool:
+        """Whether a request has never been preempted."""
+        return not self.columns.preemptions[seq.row]
+
+    def _note_admission(self, seq: Sequence, hit_tokens: int, external_tokens: int) -> None:
+        """Set the counters of a request that starts or resumes; only first admissions count as queries."""
+        seq.computed_tokens = cached_tokens = hit_tokens + external_tokens
+        columns = self.columns
+        if self._is_first(seq):
+            columns.admitted_s[seq.row] = self.clock.now_s
+            columns.cached_tokens[seq.row] = cached_tokens
+            columns.external_tokens[seq.row] = external_tokens
+            self.queried_tokens += seq.known_tokens
+            self.hit_tokens += cached_tokens
+        else:
+            self.requeried_tokens += seq.known_tokens
+            self.rehit_tokens += cached_tokens
+
+    def _plan_transfers(self) -> None:
+        """Start the loads of a step, choose its stores."""
+        self.changed |= bool(self.scheduled or self.admitted or self.loads or self.preempted)
+        order = [self._computed(seq, start, True) for seq, start in self.admitted if self._is_first(seq)]
+        order += [self._computed(seq, computed) for seq, computed in self._going_on()]
+        order += [self._computed(seq, start, True) for seq, start in self.admitted if not self._is_first(seq)]
+        view = StepView(order, self.kv.checkpoints_of_step().values(), self.preempted_rows)
+        self.tiers.plan(view, self.clock.now_s)
+        self.tiers.issue_loads(self.clock.now_s)
+        self.is_short = not self.tiers.levels[0].room
+
+    def _going_on(self) -> list[tuple[Sequence, int]]:
+        """Who goes on in this step and may have something to store: all if there was no room for something before."""
+        if not self.is_short:
+            return self.scheduled
+        listed, done = dict(self.scheduled), self.count.done
+        return [(seq, listed.get(seq, seq.base_tokens + done)) for seq in self.running.values()
+                if seq in listed or (seq.decoding and seq not in self.starved)]
+
+    def _computed(self, seq: Sequence, computed_tokens: int, is_admitted: bool = False) -> Computed:
+        """What a request has computed, and the checkpoint that it has just started from."""
+        block, num_attention = self.config.block_tokens, 1 + self.config.extra_attention_groups
+        tables = [table.blocks for table in seq.holding.tables]
+        positions = computed_tokens // block
+        states = [table[positions - 1] for table in tables[num_attention:] if is_admitted and positions - 1 in table]
+        return Computed(seq.row, positions, seq.prompt_tokens // block, tables[:num_attention], states)
+
+    def _wait(self) -> bool:
+        """Nothing can be computed: wait for a transfer or an arrival; False when none comes before the time is up."""
+        clock, tiers = self.clock, self.tiers
+        self.idle_stores = self.idle_stores + 1 if tiers.issue_stores(clock.now_s) else 0
+        num_waiting = len(self.queue) + len(self.loading.items)
+        check_progress(self.config, self.idle_stores, clock.now_s, num_waiting)
+        wake_s = min(self.arrivals.next_s(), tiers.next_s())
+        if math.isinf(wake_s) and self.preempted:
+            return True  # nobody was admitted for that reason alone: plan again
+        if math.isinf(wake_s):
+            raise SimulationError(f"nothing can be scheduled at {clock.now_s} s with {num_waiting} waiting or loading "
+                                  f"and {len(self.running)} running requests")
+        self._forget_statistics()
+        if wake_s >= self.arrivals.until_s:
+            return False
+        self.stalled_s += max(wake_s - clock.now_s, 0.0)
+        clock.sleep(wake_s)
+        self.blocked = False
+        self._take_transfers()
+        return True
+
+    def _forget_statistics(self) -> None:
+        """Count apart what was looked up in a step that computes nothing."""
+        for seq in self.loads:
+            if self._is_first(seq):
+                self.idle_tokens["idle_queried_tokens"] += seq.known_tokens
+                self.idle_tokens["idle_hit_tokens"] += seq.computed_tokens
+                self.idle_tokens["idle_external_hit_tokens"] += self.columns.external_tokens[seq.row]
+
+    def _take_transfers(self) -> None:
+        """Learn which transfers are over."""
+        now_s = self.clock.now_s
+        self._offline_s()
+        if self.tiers.next_s() > now_s:
+            return
+        for row in self.tiers.take_arrived(now_s):
+            del self.ways[row]
+            self.num_ready += 1
+        self.blocked = False
+        self.changed = True
+        self.restless |= self.is_short or self.is_forwarding
+
+    def _hand_out(self, step: int) -> None:
+        """A token for everybody whose known tokens are all computed: from now on they decode."""
+        super()._hand_out(step)
+        self.unready.difference_update([seq for seq, _ in self.chunks if seq.decoding])
+
+    def _finish(self, seq: Sequence) -> None:
+        """The last token is out."""
+        computed = seq.base_tokens + self.count.done
+        self.kv.shed(seq.holding, computed)
+        self.tiers.finish(self._computed(seq, computed), self.clock.now_s)
+        self.restless = self.changed = True
+        super()._finish(seq)
+
+    def _release(self, seq: Sequence, is_final: bool) -> None:
+        """Give a sequence's blocks back."""
+        del is_final
+        self.kv.release(seq.holding)
+
+    def _settle(self, seq: Sequence) -> None:
+        """Blocks are named in the step that fills them: nothing is behind."""
+
+    def _note_state(self) -> None:
+        """A row of the timeline."""
+        pool = self.kv.pool
+        pool.check()
+        self.timeline.note(self.clock.now_s, (len(self.running), len(self.queue), pool.num_used, pool.num_cached))
+
+    def _result(self) -> EngineRun:
+        for seq in self.loading.preempted():
+            self.columns.output_tokens[seq.row] = seq.generated_tokens
+        return super()._result()
+
+    def _check_blocks(self) -> None:
+        """Blocks must add up."""
+        self.kv.pool.check_all()
+
+    def _check_tokens(self, records: RunRecords) -> None:
+        """Every token of a finished request was found or computed, its last one excepted."""
+        if not self.loading.items:
+            super()._check_tokens(records)
+
+    def _totals(self) -> RunTotals:
+        totals = super()._totals()
+        counters = totals.counters | self.idle_tokens | {"evicted_blocks": self.kv.pool.num_evicted}
+        return dataclasses.replace(totals, counters=counters, tiers=self.tiers.totals(), stalled_s=self.stalled_s,
+                                   load_wait_s=self.load_wait_s)

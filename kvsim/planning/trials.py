@@ -1,0 +1,155 @@
+"""Does one replica keep its SLO at so many live sessions? And how many are the most?"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvsim.report.metrics import Window
+from kvsim.report.report import Report
+from kvsim.report.slo import interactivity
+from kvsim.scenario import Scenario, SloLimits
+from kvsim.simulation import simulate
+
+Limit = tuple[str, str, float]
+"""Latency, statistic and its limit [s], e.g. ("ttft_s", "p95", 10.0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One limit of the SLO and what was measured [s], the median over the replications."""
+
+    latency: str
+    statistic: str
+    value_s: float
+    limit_s: float
+
+    @property
+    def ratio(self) -> float:
+        """Measured over allowed; inf where nothing was measured."""
+        return self.value_s / self.limit_s if math.isfinite(self.value_s) else math.inf
+
+    def text(self) -> str:
+        """As in 'TTFT p95 12.3 s (limit 10 s)'."""
+        name = self.latency.removesuffix("_s").upper()
+        if not math.isfinite(self.value_s):
+            return f"{name} {self.statistic} unknown: nothing finished"
+        return f"{name} {self.statistic} {_seconds(self.value_s)} (limit {_seconds(self.limit_s)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One replica at so many live sessions: medians over the replications."""
+
+    sessions: int
+    measures: tuple[Measure, ...]
+    hit_rate_frac: float
+    tokens_per_s_per_gpu: float
+    interactivity_tokens_per_s: float
+    contribution_usd_per_node_hour: float
+    turns_per_s: float
+
+    @property
+    def worst(self) -> Measure:
+        """The limit that is broken the most, or the one with the least room."""
+        return max(self.measures, key=lambda m: m.ratio)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every limit holds."""
+        return self.worst.ratio <= 1.0
+
+
+def limits_of(slo: SloLimits) -> tuple[Limit, ...]:
+    """Every limit of an SLO.
+
+    Examples
+    --------
+    >>> limits_of(SloLimits(ttft_s={"p95": 10.0}))
+    (('ttft_s', 'p95', 10.0),)
+    """
+    given = slo.model_dump(include={"ttft_s", "tpot_s", "e2e_s"})
+    return tuple((name, stat, limit) for name, limits in given.items() for stat, limit in limits.items())
+
+
+def try_sessions(scenario: Scenario, sessions: int, replications: int = 1) -> Trial:
+    """Simulate one replica with so many live sessions, seeds counted from the scenario's own.
+
+    Raises
+    ------
+    KvsimError
+        As `kvsim.simulation.simulate`.
+    """
+    reports = [simulate(scenario.at(sessions, scenario.seed + k)) for k in range(replications)]
+
+    def median(pick: Callable[[Report], float]) -> float:
+        return statistics.median(pick(r) for r in reports)
+
+    measures = tuple(Measure(name, stat, median(_latency(name, stat)), limit)
+                     for name, stat, limit in limits_of(scenario.slo))
+    return Trial(sessions, measures, median(lambda r: r.hit_rate.total),
+                 median(lambda r: r.throughput.total_tokens_per_s_per_gpu), median(_interactivity),
+                 median(lambda r: r.cost.contribution_usd_per_node_hour), median(lambda r: r.throughput.requests_per_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Result of a search over numbers of sessions: the largest that keeps the SLO, and the smallest that does not."""
+
+    kept: Trial | None
+    broken: Trial | None
+
+
+def most_sessions(counts: Sequence[int], trial: Callable[[int], Trial]) -> Found:
+    """The largest of ascending `counts` whose trial keeps the SLO, by bisection.
+
+    Notes
+    -----
+    Assumes that a number which keeps the SLO keeps it at every smaller one. The smallest is tried first: if it fails,
+    nothing else is simulated.
+
+    Examples
+    --------
+    >>> def fake(n):
+    ...     return Trial(n, (Measure("ttft_s", "p95", n / 10, 1.0),), 0, 0, 0, 0, 0)
+    >>> found = most_sessions([1, 4, 7, 12, 20], fake)
+    >>> found.kept.sessions, found.broken.sessions
+    (7, 12)
+    """
+    kept, broken = trial(counts[0]), None
+    if not kept.ok:
+        return Found(None, kept)
+    low, high = 0, len(counts)
+    while high - low > 1:
+        middle = (low + high) // 2
+        tried = trial(counts[middle])
+        if tried.ok:
+            low, kept = middle, tried
+        else:
+            high, broken = middle, tried
+    return Found(kept, broken)
+
+
+def _latency(name: str, stat: str) -> Callable[[Report], float]:
+    return lambda report: getattr(getattr(report.latency, name), stat)
+
+
+def _interactivity(report: Report) -> float:
+    return interactivity(report.records, Window(report.run.measured_from_s, report.run.simulated_s))
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def plain_trial(trial: Trial | None) -> dict[str, Any] | None:
+    """A trial as plain data."""
+    if trial is None:
+        return None
+    measures = {f"{m.latency}.{m.statistic}": m.value_s for m in trial.measures}
+    return {"sessions": trial.sessions, "ok": trial.ok, "measures": measures, "hit_rate": trial.hit_rate_frac,
+            "tokens_per_s_per_gpu": trial.tokens_per_s_per_gpu, "turns_per_s": trial.turns_per_s,
+            "interactivity_tokens_per_s": trial.interactivity_tokens_per_s}
