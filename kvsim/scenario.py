@@ -371,15 +371,13 @@ class TrafficClass(Traffic):
     """One of several kinds of traffic side by side.
 
     ``share`` is the part of the workload's ``concurrency`` or ``rate_per_s`` that it gets, where it states none of
-    its own. ``priority`` (lower is more urgent) acts with ``engine.policy: priority``. ``slo`` and ``api`` (an API
-    price) are the scenario's unless given.
+    its own. ``priority`` (lower is more urgent) acts with ``engine.policy: priority``. Limits of its own stand in the
+    scenario's ``slo.by_class`` under its name.
     """
 
     name: Annotated[str, Field(min_length=1)]
     share: Frac | None = None
     priority: int = 0
-    slo: Slo | None = None
-    api: str | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> TrafficClass:

@@ -41,6 +41,7 @@ from kvsim.report.metrics import (
 )
 from kvsim.report.report import Report, RunInfo
 from kvsim.report.slo import Classes, good_requests, goodput_by_class
+from kvsim.report.statistics import steady_from
 from kvsim.resolve import Resolved, resolve
 from kvsim.scenario import Scenario, load_scenario
 from kvsim.steptime.base import LinearStepTime, StepBatch, StepTimeModel, step_s
@@ -109,9 +110,7 @@ def simulate(scenario: Scenario | str | Mapping[str, Any], progress: Progress | 
     look_up_prices(resolved, store)
     workload = build_workload(checked)
     model = step_time_of(resolved)
-    # Only the plain engine knows tiers so far.
-    engine = ENGINES["reference" if resolved.engine.tiers else checked.engine.fidelity]
-    run = engine(workload, resolved.engine, model, progress)
+    run = ENGINES[checked.engine.fidelity](workload, resolved.engine, model, progress)
     return _report(_Outcome(resolved, workload, model, run, store), began)
 
 
@@ -140,7 +139,10 @@ class _Outcome:
         self.resolved, self.workload, self.model, self.run, self.store = resolved, workload, model, run, store
         self.scenario = resolved.scenario
         warm_s = warmed_s(workload, run)
-        self.window = window_of(run, warm_s + workload.measure_from_s, warm_s + workload.until_s)
+        from_s = warm_s + workload.measure_from_s
+        if self.scenario.workload.measure == "auto":
+            from_s = max(from_s, steady_from(run.records).from_s)
+        self.window = window_of(run, from_s, warm_s + workload.until_s)
         order = np.argsort(run.records.arrival_s, kind="stable")
         arrived = order[np.isfinite(run.records.arrival_s[order])]
         self.ideal = ideal_cached_tokens(workload.requests, arrived)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from kvsim.agents import Step, why_fewer
 from kvsim.capacity import fit_lines, pool_lines
 from kvsim.report.cost import Cost
 from kvsim.report.limits import RESOURCES
-from kvsim.report.report import Report
+from kvsim.report.report import Report, plain
+from kvsim.report.statistics import median_interval
 from kvsim.resolve import Resolved, resolve
 from kvsim.scenario import Scenario
 from kvsim.simulation import simulate
@@ -44,7 +46,13 @@ class StudyResult:
             return reports[0].to_dict()
         cases = [{"concurrency": row.concurrency, "seed": r.run.seed, "report": r.to_dict()}
                  for row in self.rows for r in row.reports]
-        return {"name": self.resolved.scenario.name, "cases": cases}
+        return {"name": self.resolved.scenario.name, "cases": cases, "intervals": self.intervals()}
+
+    def intervals(self) -> list[dict[str, Any]]:
+        """Medians over the seeds with bootstrap intervals, where there are three seeds or more."""
+        return [{"concurrency": row.concurrency, **{name: plain(median_interval([pick(r) for r in row.reports]))
+                                                    for name, pick in MEASURES.items()}}
+                for row in self.rows if len(row.reports) >= MIN_SEEDS]
 
 
 def run_study(scenario: Scenario, progress: StudyProgress | None = None) -> StudyResult:
@@ -62,7 +70,7 @@ def run_study(scenario: Scenario, progress: StudyProgress | None = None) -> Stud
         return StudyResult(resolved, rows, ())
     rows = tuple(Row(c, tuple(_simulate(scenario.at(c, scenario.seed + k), progress)
                               for k in range(study.replications))) for c in study.concurrency)
-    return StudyResult(resolved, rows, why_fewer(resolved) if scenario.workload.fixed is None else ())
+    return StudyResult(resolved, rows, why_fewer(resolved) if scenario.workload.has_sessions else ())
 
 
 def run_text(result: StudyResult) -> str:
@@ -71,6 +79,9 @@ def run_text(result: StudyResult) -> str:
     parts = [head_text(result.resolved), rows_text(result.rows)]
     if len(reports) == 1:
         parts.append(report_text(reports[0]))
+    sure = [intervals_text(row) for row in result.rows if len(row.reports) >= MIN_SEEDS]
+    if sure:
+        parts.append("\n".join(["Intervals of the medians (bootstrap over the seeds)", *sure]))
     if result.steps:
         parts.append(steps_text(result.steps))
     return "\n\n".join(parts)
@@ -89,6 +100,18 @@ def head_text(resolved: Resolved) -> str:
         lines += ["Predicted " + line for line in pool_lines(resolved.predicted)[:2]]
         lines.append(f"The pool as logged is used instead (the prediction is {ratio:.1%} of it):")
     return "\n".join([*lines, *pool_lines(resolved.capacity), "", *fit_lines(resolved.capacity)])
+
+
+MIN_SEEDS = 3
+"""Fewer runs say nothing about an interval."""
+MEASURES: Mapping[str, Callable[[Report], float]] = MappingProxyType({
+    "hit_rate": lambda r: r.hit_rate.total,
+    "output_tokens_per_s": lambda r: r.throughput.output_tokens_per_s,
+    "ttft_s_p50": lambda r: r.latency.ttft_s.p50,
+    "ttft_s_p95": lambda r: r.latency.ttft_s.p95,
+    "usd_per_mtok_output": lambda r: r.cost.usd_per_mtok.output,
+})
+"""What a study gives intervals for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +149,15 @@ def rows_text(rows: tuple[Row, ...]) -> str:
     head = " ".join(["live".rjust(4), "hit rate".rjust(16), *(c.title.rjust(c.width) for c in COLUMNS), " binds"])
     unit = " ".join([" " * 4, "median [min-max]", *(c.unit.rjust(c.width) for c in COLUMNS)])
     return "\n".join([head, unit, *(_row_text(row) for row in rows)])
+
+
+def intervals_text(row: Row) -> str:
+    """How sure the medians of one row are."""
+    live = "-" if row.concurrency is None else str(row.concurrency)
+    found = {name: median_interval([pick(r) for r in row.reports]) for name, pick in MEASURES.items()}
+    level = min(interval.level_frac for interval in found.values())
+    return (f"{live:>4} live, {len(row.reports)} seeds, {level:.0%} sure: "
+            + ", ".join(f"{name} {interval.text()}" for name, interval in found.items()))
 
 
 def report_text(report: Report) -> str:

@@ -75,13 +75,13 @@ class Folder:
                 Problem(str(self.path), "", f"{type(err).__name__} in {MANIFEST}",
                         "a folder that kvsim sweep -o wrote")]) from None
 
-    def outcome(self, digest: str) -> Outcome | None:
-        """What a case came to, None if it has not finished with this version and these profiles."""
+    def outcome(self, digest: str, any_basis: bool = False) -> Outcome | None:
+        """What a case came to; None if it has not finished with this version and these profiles, or with any."""
         try:
             kept: dict[str, Any] = json.loads(self._case(digest).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return kept["outcome"] if kept.get("basis") == basis() else None
+        return kept["outcome"] if any_basis or kept.get("basis") == basis() else None
 
     def save(self, digest: str, outcome: Outcome) -> None:
         """Keep the outcome of a finished case."""

@@ -130,7 +130,7 @@ def sweep(batch: Batch | str | Path | Mapping[str, Any], out: str | Path | None 
 
 
 def open_sweep(path: str | Path) -> SweepTable:
-    """The table of a sweep's folder, with the cases that have finished so far.
+    """The table of a sweep's folder, with the cases that have finished so far, with whatever version and profiles.
 
     Raises
     ------
@@ -140,7 +140,9 @@ def open_sweep(path: str | Path) -> SweepTable:
     folder = Folder(path)
     batch = folder.batch()
     cases = expand(batch)
-    found = known_outcomes(cases, folder, SweepOptions())
+    found = known_outcomes(cases, None, SweepOptions())
+    kept = {case.digest: folder.outcome(case.digest, any_basis=True) for case in cases}
+    found |= {digest: outcome for digest, outcome in kept.items() if outcome is not None}
     return table_of(batch.name, [(case, found[case.digest]) for case in cases if case.digest in found])
 
 

@@ -391,15 +391,16 @@ class TieredCore(Core):
     def _take_transfers(self) -> None:
         """Learn which transfers are over."""
         now_s = self.clock.now_s
-        self._offline_s()
-        if self.tiers.next_s() > now_s:
+        is_news = self.tiers.next_s() <= now_s
+        if not is_news and not self.offline_s:
             return
+        self._offline_s()
         for row in self.tiers.take_arrived(now_s):
             del self.ways[row]
             self.num_ready += 1
-        self.blocked = False
-        self.changed = True
-        self.restless |= self.is_short or self.is_forwarding
+        if is_news:
+            self.blocked, self.changed = False, True
+            self.restless |= self.is_short or self.is_forwarding
 
     def _hand_out(self, step: int) -> None:
         """A token for everybody whose known tokens are all computed: from now on they decode."""

@@ -33,8 +33,9 @@ def candidates(base: Scenario) -> tuple[Candidate, ...]:
 def _grid(base: Scenario, part: PlanPart) -> Iterator[Candidate]:
     own = PlanHardware(**base.hardware.model_dump(), layouts=(base.layout,))
     tiers = part.tiers if part.tiers is not None else (base.tiers,)
+    dtypes = part.kv_dtypes or (base.engine.kv_dtype,)
     for hardware in part.hardware or (own,):
-        for layout, kv_dtype, below in itertools.product(hardware.layouts, part.kv_dtypes or (base.engine.kv_dtype,), tiers):
+        for layout, kv_dtype, below in itertools.product(hardware.layouts, dtypes, tiers):
             chosen = Hardware(gpu=hardware.gpu, num_gpus=hardware.num_gpus, node=hardware.node)
             yield candidate(base, {"hardware": chosen, "layout": layout, "tiers": below}, {"kv_dtype": kv_dtype})
 
@@ -49,8 +50,8 @@ def candidate(base: Scenario, parts: dict[str, Any], engine: dict[str, Any]) -> 
     moved = any(getattr(base, name) != value for name, value in parts.items() if name in ("hardware", "layout"))
     if moved or pool.get("kv_dtype", base.engine.kv_dtype) != base.engine.kv_dtype:
         pool |= {"kv_bytes_per_gpu": None, "num_blocks": None, "calibration": None}
-    changed = base.model_copy(update={**parts, "engine": base.engine.model_copy(update=pool), "study": None, "plan": None,
-                                      "replicas": 1})
+    changed = base.model_copy(update={"engine": base.engine.model_copy(update=pool), "study": None, "plan": None,
+                                      "replicas": 1, **parts})
     return Candidate(name_of(changed), changed)
 
 

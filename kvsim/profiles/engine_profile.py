@@ -21,7 +21,7 @@ from kvsim.profiles.hardware import Architecture, Lane
 from kvsim.profiles.reserve import MemoryReserve
 
 Component = Literal["gemm", "moe", "prefill_attention", "gqa_decode", "mla_decode", "state_decode", "elementwise"]
-LayerPart = Literal["gqa", "mla", "compressed", "linear", "dense_mlp", "moe", "norms"]
+LayerPart = Literal["gqa", "mla", "compressed", "linear", "dense_mlp", "moe", "shared_experts", "norms"]
 ScanForm = Literal["sum", "max"]
 
 
@@ -170,9 +170,12 @@ class Overheads(Strict):
 
     ``launch`` is the least time of one kernel inside a CUDA graph, ``launches`` how many kernels a layer part
     has. Above ``graph_max_tokens`` scheduled tokens with a prefill among them, the host launches every layer
-    itself: such a step takes at least ``eager_part`` for each part. ``host_step`` and ``host_per_sequence``
-    are the scheduler, input preparation and output processing of one step: added to it when scheduling is
-    synchronous; with asynchronous scheduling the step takes at least ``host_step`` + ``host_per_sequence``.
+    itself: such a step takes at least ``eager_part`` for each part. Smaller steps with a prefill run piecewise
+    graphs, between which the host launches attention: at least ``piecewise_part`` for each part. ``host_step`` and
+    ``host_per_sequence`` are the scheduler, input preparation and output processing of one step: added to it when
+    scheduling is synchronous; with asynchronous scheduling the step takes at least as long as they do.
+    ``host_step_per_group`` and ``host_per_sequence_group`` are added to them for every group of KV blocks beyond the
+    first (hybrids keep several block tables).
     ``expert_imbalance`` is the busiest rank's share of expert work over the mean under expert parallelism.
     ``latent_output_sharded``: ranks share the projection out of a latent expert width when they decode.
     """
@@ -181,8 +184,11 @@ class Overheads(Strict):
     launches: dict[LayerPart, Count]
     graph_max_tokens: Count
     eager_part: dict[LayerPart, Seconds]
+    piecewise_part: dict[LayerPart, Seconds] = {}
     host_step: Seconds
     host_per_sequence: Seconds
+    host_step_per_group: Seconds | None = None
+    host_per_sequence_group: Seconds | None = None
     expert_imbalance: Frac
     latent_output_sharded: bool = False
 

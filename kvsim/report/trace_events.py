@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, cast
+from typing import Any
 
 from kvsim.engine.types import FINISHED, REFUSED, RunRecords, Timeline
 from kvsim.report.report import Report
@@ -68,7 +68,7 @@ def _request(records: RunRecords, index: int, end_s: float) -> list[dict[str, An
     reached = [t for t in bounds if math.isfinite(t)]
     status = int(records.status[index])
     last_s = bounds[-1] if math.isfinite(bounds[-1]) else max(end_s, reached[-1]) if status != REFUSED else reached[-1]
-    arguments = {name: int(cast("Any", getattr(records, name)[index])) for name in
+    arguments = {name: int(getattr(records, name)[index]) for name in
                  ("prompt_tokens", "cached_tokens", "external_tokens", "output_tokens", "preemptions")}
     outcome = _OUTCOMES.get(status, "unfinished")
     events = [_slice("b", f"request {index}", index, bounds[0], {**arguments, "outcome": outcome})]

@@ -31,7 +31,7 @@ class Factors:
     launches : float
         Kernel launches inside graphs.
     eager : float
-        Time the host needs to launch a step that no graph covers.
+        Time the host needs to launch what no graph covers.
     gemm_compute, weight_bytes : float
         FLOPs and weight traffic of dense matrices.
     experts : float
@@ -89,7 +89,8 @@ def calibrated(model: RooflineStepTime, factors: Factors) -> RooflineStepTime:
             state=_slower(rates.state, factors.state_decode, factors.state_decode)),
         scans=tuple(_slower_scan(scan, factors.state_prefill) for scan in model.scans),
         host=replace(host, step_s=host.step_s * factors.host_step, per_seq_s=host.per_seq_s * factors.host_sequence,
-                     launches_s=host.launches_s * factors.launches, eager_s=host.eager_s * factors.eager),
+                     launches_s=host.launches_s * factors.launches, eager_s=host.eager_s * factors.eager,
+                     piecewise_s=host.piecewise_s * factors.eager),
     )
 
 
@@ -100,7 +101,8 @@ class AlikeExperts(ExpertWork):
     Notes
     -----
     Happens with random weights where a correction bias is added to the router's scores: the bias differs
-    between experts far more than the scores do. Batches so small that the fused kernel gives every (token, expert) pair
+    between experts far more than the scores do. The same happens where scores are rounded to bf16 before the choice:
+    softmax scores of random weights then tie, and ties are broken alike. Batches so small that the fused kernel gives every (token, expert) pair
     its own block read an expert once a pair; larger ones read the chosen experts once. Source of the small-batch
     rule: vLLM's fused experts, ``tokens x experts per token x 4 <= experts`` skips the grouping.
     """

@@ -8,12 +8,14 @@ on the context, and in straight lines, so that a step is a maximum of a few affi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from kvsim.layout import Layout
-from kvsim.profiles.engine_profile import EngineProfile
+from kvsim.memory.geometry import KvSpec, kv_geometry
+from kvsim.profiles.engine_profile import EngineProfile, LayerPart
+from kvsim.profiles.figure import Figure
 from kvsim.profiles.hardware import GpuProfile
 from kvsim.profiles.model import ModelProfile
 from kvsim.steptime.allreduce import Curve, all_reduce_curve
@@ -92,11 +94,15 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the host costs: launches inside a graph, launches it makes itself, scheduling and output."""
+    """What the host costs: launches inside a graph, launches it makes itself, scheduling and output.
+
+    ``eager_s`` is what it needs to launch a whole step, ``piecewise_s`` the parts between piecewise graphs.
+    """
 
     launches_s: float
     graph_max_tokens: float
     eager_s: float
+    piecewise_s: float
     step_s: float
     per_seq_s: float
     asynchronous: bool
@@ -107,10 +113,15 @@ class Host:
 
     def least_s(self, batch: StepBatch) -> float:
         """Least duration of a step that the host sets: it launches what no graph covers."""
+        launching, own = self._launching_s(batch), self.own_s(batch)
+        return max(launching, own) if self.asynchronous else launching + own
+
+    def _launching_s(self, batch: StepBatch) -> float:
+        """What the host needs to launch: everything, what lies between piecewise graphs, or one graph (nothing)."""
+        if not batch.prefill_tokens:
+            return 0.0
         rows = batch.prefill_tokens + batch.decode_seqs
-        eager = self.eager_s if batch.prefill_tokens and rows > self.graph_max_tokens else 0.0
-        own = self.own_s(batch)
-        return max(eager, own) if self.asynchronous else eager + own
+        return self.eager_s if rows > self.graph_max_tokens else self.piecewise_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,20 +353,40 @@ def build_step_time(model: ModelProfile, gpu: GpuProfile, layout: Layout, kv_dty
     """
     work = work_of(model, layout, kv_dtype)
     place = (gpu.name, gpu.architecture)
-    costs = engine.costs
     return RooflineStepTime(
         work=work,
         rates=_rates(work, gpu, layout, kv_dtype, engine),
         scans=_scans(work, gpu, engine),
         links=_links(work, gpu, layout, engine),
-        host=Host(
-            launches_s=engine.launch_s(place) * sum(
-                count * costs.launches[part].base for part, count in work.parts.items() if part in costs.launches),
-            graph_max_tokens=costs.graph_max_tokens.base,
-            eager_s=sum(count * costs.eager_part[p].base for p, count in work.parts.items() if p in costs.eager_part),
-            step_s=costs.host_step.base, per_seq_s=costs.host_per_sequence.base, asynchronous=async_scheduling),
-        expert_imbalance=costs.expert_imbalance.base if layout.ep > 1 else 1.0,
+        host=replace(_host(work, engine, _extra_groups(model, layout, kv_dtype, engine)),
+                     launches_s=engine.launch_s(place) * _paid(work, engine.costs.launches),
+                     asynchronous=async_scheduling),
+        expert_imbalance=engine.costs.expert_imbalance.base if layout.ep > 1 else 1.0,
     )
+
+
+def _host(work: Work, engine: EngineProfile, extra_groups: int) -> Host:
+    """What the host costs, its launches inside graphs left out; scheduling is synchronous."""
+    costs = engine.costs
+    step_group, seq_group = costs.host_step_per_group, costs.host_per_sequence_group
+    return Host(
+        launches_s=0.0, graph_max_tokens=costs.graph_max_tokens.base, eager_s=_paid(work, costs.eager_part),
+        piecewise_s=_paid(work, costs.piecewise_part),
+        step_s=costs.host_step.base + (extra_groups * step_group.base if step_group else 0.0),
+        per_seq_s=costs.host_per_sequence.base + (extra_groups * seq_group.base if seq_group else 0.0),
+        asynchronous=False)
+
+
+def _paid(work: Work, price: Mapping[LayerPart, Figure]) -> float:
+    """Prices of all parts of all layers, summed; a part without a price is free."""
+    return sum(work.parts.get(part, 0) * figure.base for part, figure in price.items())
+
+
+def _extra_groups(model: ModelProfile, layout: Layout, kv_dtype: str, engine: EngineProfile) -> int:
+    """Groups of KV blocks beyond the first; 0 where the engine profile does not price them."""
+    if engine.costs.host_step_per_group is None and engine.costs.host_per_sequence_group is None:
+        return 0
+    return max(0, len(kv_geometry(model, KvSpec(layout, kv_dtype)).groups) - 1)
 
 
 def _rates(work: Work, gpu: GpuProfile, layout: Layout, kv_dtype: str, engine: EngineProfile) -> Rates:

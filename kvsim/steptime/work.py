@@ -374,6 +374,7 @@ def _layer_parts(model: ModelProfile) -> dict[str, int]:
     linear = {"kda": "linear", "gdn": "linear", "mamba": "linear"}
     parts = Counter(linear.get(model.attention[n].kind, model.attention[n].kind) for n in model.layer_names)
     parts["moe"] = num_moe_layers(model)
+    parts["shared_experts"] = parts["moe"] if component_params(model)["shared_experts"] else 0
     parts["dense_mlp"] = model.num_layers - parts["moe"]
     parts["norms"] = model.num_layers
     return {part: count for part, count in parts.items() if count}

@@ -238,7 +238,7 @@ def resume(tree: SessionTree, start_frac: float, rules: ReplayRules = AGENTX) ->
     --------
     >>> from kvsim.workload.sessions import Turn, tree_from_turns
     >>> turns = [Turn(((0, 100 + 50 * k),), 10, 0, 10.0 * k, 8.0, after=(k - 1,) if k else ()) for k in range(5)]
-    >>> rest = resume(tree_from_turns("a", turns, 1), 0.6)
+    >>> rest = resume(tree_from_turns("a", turns, 1), 0.6, ReplayRules(warmup_requests=0))
     >>> rest.prompt_tokens.tolist(), rest.output_tokens.tolist(), rest.gap_s.tolist()
     ([200, 250, 300], [1, 10, 10], [0.0, 6.0, 8.0])
     """

@@ -22,6 +22,7 @@ from kvsim.workload.trees import (
 from tests.workload.helpers import forked, line, play
 
 FROM_FIRST_TURN = ReplayRules(start_frac=None)
+COLD = ReplayRules(warmup_requests=0)
 
 
 def test_joined_turn_waits_for_its_subagent_and_not_for_the_background() -> None:
@@ -66,7 +67,7 @@ def test_shared_contents_stay_shared() -> None:
 
 
 def test_resume_primes_the_last_skipped_turn_of_every_stream_that_goes_on() -> None:
-    rest = resume(forked(), 0.5)  # 15 s of 30: one inner turn is left, and the joined main turn
+    rest = resume(forked(), 0.5, COLD)  # 15 s of 30: one inner turn is left, and the joined main turn
     assert rest.kind.tolist() == [PRIMER, PRIMER, SUBAGENT, MAIN]
     assert rest.stream.tolist() == [0, 1, 1, 0]
     assert rest.prompt_tokens.tolist() == [100, 30, 60, 150]
@@ -86,12 +87,13 @@ def test_resume_plays_warmup_requests_back_to_back() -> None:
 def test_capped_clock_places_the_start() -> None:
     tree = line(3, period_s=1000.0)
     assert capped_clock_s(tree, 300.0).tolist() == [0.0, 300.0, 600.0]
-    assert resume(tree, 0.4).prompt_tokens.tolist() == [100, 150, 200]
-    assert resume(tree, 0.6).gap_s.tolist() == [0.0, 240.0]
+    assert resume(tree, 0.4, COLD).prompt_tokens.tolist() == [100, 150, 200]
+    assert resume(tree, 0.6, COLD).gap_s.tolist() == [0.0, 240.0]
 
 
 def test_no_lane_begins_before_all_are_warm() -> None:
-    w = build_closed_loop([line(9), line(9, 500)], 2, seed=1, rules=ReplayRules(idle_cap_s=math.inf))
+    w = build_closed_loop([line(9), line(9, 500)], 2, seed=1,
+                          rules=ReplayRules(idle_cap_s=math.inf, warmup_requests=0))
     r = w.requests
     primers = np.flatnonzero(r.traffic_class == PRIMER)
     service = np.where(r.prompt_tokens > 450, 60.0, 1.0)
@@ -100,12 +102,12 @@ def test_no_lane_begins_before_all_are_warm() -> None:
     assert (arrival[primers] == 0.0).all()
     assert arrival[r.traffic_class == MAIN].min() >= 60.0
     loose = build_closed_loop([line(9), line(9, 500)], 2, seed=1,
-                              rules=ReplayRules(idle_cap_s=math.inf, barrier=False))
+                              rules=ReplayRules(idle_cap_s=math.inf, warmup_requests=0, barrier=False))
     assert play(loose, service)[r.traffic_class == MAIN].min() < 60.0
 
 
 def test_starts_are_between_the_given_shares() -> None:
-    w = build_closed_loop([line(101)] * 200, 200, rules=ReplayRules())
+    w = build_closed_loop([line(101)] * 200, 200, rules=COLD)
     first = w.requests.prompt_tokens[np.searchsorted(w.requests.session, np.arange(200))]
     turn = (first - 100) // 50
     assert turn.min() >= 24
