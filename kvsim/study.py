@@ -169,11 +169,17 @@ def report_text(report: Report) -> str:
         f"{run.num_requests} requests measured from {run.measured_from_s:.0f} s to {run.simulated_s:.0f} s, "
         f"{run.num_unfinished} unfinished, {run.num_refused} refused, {report.preemptions} preemptions",
         *(f"refused {reason}" for reason in run.refusals),
-        f"${report.cost.usd_per_hour:.2f} per hour; {_earning_text(report.cost)}",
+        f"${report.cost.usd_per_hour:.2f} per hour{_basis_text(report.cost)}; {_earning_text(report.cost)}",
         f"time: {shares}",
         f"{len(report.ledger)} figures used, {len(assumed)} of them assumed; seed {run.seed}, digest {run.digest}",
     ]
     return "\n".join(lines)
+
+
+def _basis_text(cost: Cost) -> str:
+    """What the bill and the speed behind it rest on."""
+    bill = cost.bill
+    return f" ({bill.basis} as of {bill.as_of}, {bill.units.text()}; speed: {cost.trust})" if bill else ""
 
 
 def _earning_text(cost: Cost) -> str:

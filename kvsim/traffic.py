@@ -143,14 +143,14 @@ def _asked(scenario: Scenario) -> list[_Asked]:
     if not part.classes:
         return [_Asked(part, scenario.origin, "workload", scenario.seed, part.warmup_s, duration_s, part.concurrency,
                        part.rate_per_s)]
-    shared: list[float] = [c.share or 0.0 for c in part.classes]
+    shared = [c.share or 0.0 for c in part.classes]
     if sum(shared) > 1 + 1e-9:
         raise _unsupported(scenario.origin, "workload.classes", f"shares that add up to {sum(shared):g}", "at most 1")
     live = split(part.concurrency, shared) if part.concurrency is not None else [0] * len(shared)
     found: list[_Asked] = []
     total_per_s: float = part.rate_per_s or 0.0
     for k, (c, lanes) in enumerate(zip(part.classes, live, strict=True)):
-        seed = int(stream(scenario.seed, f"traffic class {c.name}").integers(2**31))
+        seed = int(stream(scenario.seed, f"traffic class {c.name}").integers(2_147_483_648))
         found.append(_Asked(c, scenario.origin, f"workload.classes.{k}", seed, part.warmup_s, duration_s,
                             c.concurrency or lanes or None, c.rate_per_s or total_per_s * shared[k] or None))
     return found

@@ -88,7 +88,8 @@ class Batch(Part):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `load_batch` reads back to an equal sweep."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        # Not exclude_none: a field that an axis sets to nothing is not a field that it leaves alone.
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     @property
     def digest(self) -> str:

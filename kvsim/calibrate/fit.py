@@ -24,22 +24,24 @@ from kvsim.steptime.roofline import RooflineStepTime
 Floats = NDArray[np.float64]
 
 PRIOR_WIDTH: Mapping[str, float] = MappingProxyType({
-    "host_step": 0.5, "host_sequence": 0.6, "launches": 0.3, "eager": 1.0,
+    "host_step": 0.5, "host_sequence": 0.6, "launches": 0.3, "eager": 0.4,
     "gemm_compute": 0.15, "weight_bytes": 0.1, "experts": 0.3,
     "prefill_attention": 0.2, "decode_attention": 0.15, "state_decode": 0.3, "state_prefill": 0.3,
 })
 """Standard deviation of the logarithm of each coefficient before any step was seen: wide for what depends on the
-host's CPU and on an engine's Python, narrow for kernels with published timings."""
+host's CPU and on an engine's Python, narrow for kernels with published
+timings."""
 
 BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {"eager": (0.1, 20.0)} | {name: (0.3, 3.0) for name in PRIOR_WIDTH if name != "eager"})
 """Least and largest coefficient; the GPU's peaks bound it further. The ranges that engine profiles state for the host's
 terms lie within; only what the host needs to launch eagerly depends on code and CPU by more."""
 
-STEP_SPREAD = 0.03
-"""Relative spread of a step's duration that no coefficient explains."""
+STEP_SPREAD: Mapping[str, float] = MappingProxyType({"decode": 0.03, "prefill": 0.1, "mixed": 0.1})
+"""Relative spread of a step's duration that no coefficient explains, by regime. Decode steps replay a graph; the same
+step with prefill took 141 to 199 ms, and 181 to 211, in runs of one engine."""
 
-OBSERVATIONS_PER_RUN = 10.0
+OBSERVATIONS_PER_RUN = 1.0
 """A run counts as so many independent observations, however many steps it has: its errors are alike."""
 
 HUBER = 0.1
@@ -203,7 +205,7 @@ def _solve(physics: RooflineStepTime, observations: Sequence[Observation],
            names: Sequence[str]) -> tuple[Floats, Floats]:
     """Logarithms of the coefficients, and the information matrix there."""
     measured = np.log([o.duration_s for o in observations])
-    weights = np.array([o.weight for o in observations]) * OBSERVATIONS_PER_RUN / STEP_SPREAD**2
+    weights = OBSERVATIONS_PER_RUN * np.array([o.weight / STEP_SPREAD[o.regime] ** 2 for o in observations])
     prior = np.diag([PRIOR_WIDTH[name] ** -2 for name in names])
     low, high = (np.log([BOUNDS[name][i] for name in names]) for i in (0, 1))
     x, information = np.zeros(len(names)), prior

@@ -16,6 +16,7 @@ from kvsim.commands.common import json_option, progress, show
 @click.option("--max-price", type=click.FloatRange(min=0, min_open=True), help="Budget in $ per hour.")
 @click.option("--fleet", type=click.IntRange(min=1), metavar="N",
               help="Replicas of the scenario that run today: show what each single change would bring.")
+@click.option("--all", "exhaustive", is_flag=True, help="Solve every configuration, also those that cost more.")
 @click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Processes.")
 @json_option
 def plan(scenario: str, overrides: tuple[str, ...], seats: int | None, max_price: float | None, fleet: int | None,
@@ -31,7 +32,7 @@ def plan(scenario: str, overrides: tuple[str, ...], seats: int | None, max_price
     assert isinstance(workers, int)
     assert json_file is None or isinstance(json_file, Path)
     loaded = load_scenario(scenario, overrides)
-    options = PlanOptions(seats, max_price, workers, progress=progress())
+    options = PlanOptions(seats, max_price, workers, bool(rest["exhaustive"]), progress())
     if fleet is not None:
         changes = next_dollar(loaded, fleet, options)
         show(changes_text(changes, fleet), json_file, {"fleet": fleet, "changes": plain_changes(changes)})

@@ -16,16 +16,29 @@ from kvsim.commands.common import in_a_folder, json_option, progress, show, writ
 @click.option("--seed", type=click.IntRange(min=0), help="Seed; the same as --set seed=N.")
 @click.option("--trace-events", "trace_file", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder,
               help="Write the first run's requests as trace events (JSON), which ui.perfetto.dev opens.")
+@click.option("--uncertainty", "draws", type=click.IntRange(min=1), metavar="N",
+              help="Also draw the figures that have ranges N times: intervals, and what would flip the result.")
 @json_option
-def run(scenario: str, overrides: tuple[str, ...], seed: int | None, trace_file: Path | None,
+def run(scenario: str, overrides: tuple[str, ...], seed: int | None, trace_file: Path | None, draws: int | None,
         json_file: Path | None) -> None:
     """Simulate a SCENARIO, given as a YAML file or a shipped name."""
+    from kvsim.report.report import plain
     from kvsim.scenario import load_scenario
     from kvsim.study import run_study, run_text
 
     given = overrides if seed is None else (*overrides, f"seed={seed}")
-    study = run_study(load_scenario(scenario, given), progress=progress())
-    show(run_text(study), json_file, study.to_dict())
+    loaded, bar = load_scenario(scenario, given), progress()
+    study = run_study(loaded, progress=bar)
+    text, data = run_text(study), study.to_dict()
+    if draws is not None:
+        from kvsim.uncertainty import decision_flips, flips_text, uncertainty, uncertainty_text
+
+        one = loaded.model_copy(update={"study": None})
+        found = uncertainty(one, draws, (lambda share: bar("uncertainty", share)) if bar else None)
+        stresses = decision_flips(one)
+        text = "\n\n".join([text, uncertainty_text(found), flips_text(stresses)])
+        data |= {"uncertainty": found.to_dict(), "stresses": [plain(s) for s in stresses]}
+    show(text, json_file, data)
     if trace_file is not None:
         from kvsim.report.trace_events import trace_events_json
 

@@ -53,6 +53,7 @@ class Core:
         self.room_tokens: int = 0
         self.next_order: int = 0
         self.preempted = self.blocked = False
+        self.need_blocks: int = 0
         self.columns, self.timeline = Columns(self.requests), TimelineColumns()
         self.prefill_tokens = self.decode_tokens = 0
         self.queried_tokens = self.hit_tokens = self.requeried_tokens = self.rehit_tokens = 0
@@ -91,7 +92,7 @@ class Core:
                     self._leave(row, arrivals.arrival_s[row])
                 else:
                     if not self.is_fcfs or not self.queue:
-                        self.blocked = False
+                        self.blocked, self.need_blocks = False, 0
                     self.waiting.add(row, self._rank(row))
             at_s = arrivals.next_s()
 
@@ -115,8 +116,8 @@ class Core:
     def _may_admit(self) -> bool:
         """Whether the head of the queue is worth a look in the next step."""
         config = self.config
-        return (not self.blocked and bool(self.queue) and len(self.running) < config.max_num_seqs
-                and self.decoders.num < config.max_num_batched_tokens)
+        return (not self.blocked and bool(self.queue) and self.need_blocks <= self.cache.pool.num_free
+                and len(self.running) < config.max_num_seqs and self.decoders.num < config.max_num_batched_tokens)
 
     def _jump(self) -> None:
         """Make all steps up to the next event in which a sequence ends, may be admitted, or needs a closer look."""
@@ -347,7 +348,7 @@ class Core:
 
     def _preempt(self, victim: Sequence) -> None:
         """Back to the queue without its blocks; what this step had planned for it is planned no more."""
-        self.preempted, self.blocked = True, False
+        self.preempted, self.blocked, self.need_blocks = True, False, 0
         del self.running[victim.order]
         victim.running = False
         self._release(victim, False)
@@ -370,7 +371,8 @@ class Core:
     def _schedule_waiting(self) -> bool:
         """Admit from the head of the queue until something does not fit; nobody overtakes. Whether anybody was."""
         cache, queue, admitted = self.cache, self.queue, False
-        while self.room_tokens > 0 and queue and len(self.running) < self.config.max_num_seqs and not self.blocked:
+        while (self.room_tokens > 0 and queue and len(self.running) < self.config.max_num_seqs and not self.blocked
+               and self.need_blocks <= cache.pool.num_free):
             seq = self._head()
             hit = cache.lookup(seq)
             start = hit[0] * self.config.block_tokens
@@ -383,8 +385,10 @@ class Core:
                 self.blocked = not self.chunks and not cache.is_contended(seq)
                 break
             if cache.need_blocks(seq, hit) > cache.pool.num_free:
-                self.blocked = not cache.is_contended(seq)
+                self.need_blocks = 0 if cache.is_contended(seq) else cache.new_blocks(seq, hit)
+                self.blocked = self.need_blocks > 0
                 break
+            self.need_blocks = 0
             self.waiting.pop()
             self._admit(seq, hit, start, tokens)
             admitted = True

@@ -120,6 +120,11 @@ class SequenceCache:
             need += self.moving_groups + sum([not run.refs for run in hit[2]])
         return need
 
+    def new_blocks(self, seq: Sequence, hit: Hit) -> int:
+        """Those of them that no hit of at most this length can save."""
+        missing = -(-seq.known_tokens // self._block_tokens) - hit[0]
+        return missing * self.num_groups + self._resident + self.moving_groups
+
     def is_readable(self, seq: Sequence, hit: Hit) -> bool:
         """Whether the hit's checkpoint was written before this step."""
         length = hit[0]

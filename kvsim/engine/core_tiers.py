@@ -16,7 +16,7 @@ from kvsim.engine.core_loop import Core
 from kvsim.engine.core_records import FcfsWaiting, PriorityWaiting, Waiting
 from kvsim.engine.core_sequence import LAST, Sequence
 from kvsim.engine.kv_cache import Hit, Holding, KvCache
-from kvsim.engine.reference import check_progress, pool_shape, tier_stack
+from kvsim.engine.reference import check_churn, check_progress, pool_shape, tier_stack
 from kvsim.engine.types import EngineConfig, EngineRun, Progress, RunRecords, RunTotals
 from kvsim.errors import SimulationError
 from kvsim.steptime.base import StepTimeModel
@@ -60,7 +60,7 @@ class TieredCore(Core):
         self.admitted: list[tuple[Sequence, int]] = []
         self.loads: list[Sequence] = []
         self.preempted_rows: list[int] = []
-        self.num_ready = self.scan_steps = self.idle_stores = 0
+        self.num_ready = self.scan_steps = self.idle_stores = self.churn = 0
         self.restless = self.is_short = self.changed = False
         self.stalled_s = self.load_wait_s = 0.0
         self.idle_tokens = {"idle_queried_tokens": 0, "idle_hit_tokens": 0, "idle_external_hit_tokens": 0}
@@ -116,6 +116,7 @@ class TieredCore(Core):
         context = decoders.sum_base_tokens + decoders.num * (count.done + 1)
         made = clock.decode(steps, decoders.num, context, bound_s)
         self.jumps += 1
+        self.churn = 0
         self.decode_tokens += decoders.num * made
         count.done += made
         self._end_step()
@@ -209,6 +210,8 @@ class TieredCore(Core):
         """Back to the queue without its blocks; what this step had planned for it is planned no more."""
         self.scheduled = [entry for entry in self.scheduled if entry[0] is not victim]
         self.preempted_rows.append(victim.row)
+        self.churn += 1
+        check_churn(self.config, self.churn, self.clock.now_s)
         self.unready.discard(victim)
         super()._preempt(victim)
 
@@ -405,6 +408,8 @@ class TieredCore(Core):
     def _hand_out(self, step: int) -> None:
         """A token for everybody whose known tokens are all computed: from now on they decode."""
         super()._hand_out(step)
+        if self.decoders.num > len(self.starved):
+            self.churn = 0
         self.unready.difference_update([seq for seq, _ in self.chunks if seq.decoding])
 
     def _finish(self, seq: Sequence) -> None:

@@ -244,7 +244,7 @@ class _Engine:
         self.on_their_way: dict[int, _Sequence] = {}
         self.idle_tokens = {"queried": 0, "hit": 0, "external_hit": 0}
         self.now_s = self.busy_s = self.stalled_s = self.load_wait_s = 0.0
-        self.steps = self.prefill_tokens = self.decode_tokens = self.idle_stores = 0
+        self.steps = self.prefill_tokens = self.decode_tokens = self.idle_stores = self.churn = 0
         self.queried_tokens = self.hit_tokens = self.requeried_tokens = self.rehit_tokens = 0
 
     def run(self) -> EngineRun:
@@ -345,6 +345,8 @@ class _Engine:
         step.position -= index < step.position
         step.budget_tokens += step.chunks.pop(victim, 0)
         step.preempted.append(victim)
+        self.churn += 1
+        check_churn(self.config, self.churn, self.now_s)
         self.prefilling.discard(victim)
         self.cache.release(victim.holding)
         victim.computed_tokens = 0
@@ -538,6 +540,7 @@ class _Engine:
                 continue
             self.prefilling.discard(seq)
             seq.generated_tokens += 1
+            self.churn = 0
             if seq.generated_tokens == 1:
                 self.records.first_token_s[seq.row] = self.now_s
             if seq.generated_tokens == seq.output_tokens:
@@ -624,6 +627,16 @@ def check_progress(config: EngineConfig, idle_stores: int, now_s: float, num_wai
         raise InfeasibleError(
             f"the engine stands still from {now_s} s on: stores to the tier below hold the blocks that the next "
             f"of {num_waiting} waiting requests needs, again and again")
+
+
+def check_churn(config: EngineConfig, preemptions: int, now_s: float) -> None:
+    """Give up when requests are preempted again and again and nobody gets a token in between.
+
+    Blocks held by stores can make a request fail, start again, compute, and fail again at the same place, for ever.
+    """
+    if has_tiers(config) and preemptions > 1000 + 10 * config.num_blocks:
+        raise InfeasibleError(f"the engine stands still from {now_s} s on: {preemptions} preemptions and not one token, "
+                              "because stores to the tier below hold the blocks that running requests need")
 
 
 def max_blocks(config: EngineConfig, total_tokens: int) -> int:

@@ -99,9 +99,9 @@ class Timeline:
 class RunTotals:
     """Sums over one engine run (counts; seconds; tokens).
 
-    ``prompt_tokens_hit`` are found in the pool or in tiers, ``tiers`` is what each tier did. ``stalled_s`` is the time in
-    which requests were there but nothing could be computed, ``load_wait_s`` the sum over requests from the start of a
-    load to the first step that computes behind it.
+    ``prompt_tokens_hit`` are found in the pool or in tiers, ``tiers`` is what each tier did. ``stalled_s`` is the time
+    in which requests were there but nothing could be computed, ``load_wait_s`` the sum over requests from the start of
+    a load to the first step that computes behind it.
     """
 
     steps: int

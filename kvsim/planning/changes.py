@@ -18,8 +18,8 @@ from kvsim.resolve import resolve
 from kvsim.scenario import Hardware, PlanPart, Scenario, Tier
 
 TERABYTE = 1e12
-OTHER_RETENTION_TOKENS = 16384
-"""Spacing of state checkpoints that is tried where today keeps them at prompt ends and junctions only."""
+OTHER_RETENTION_BLOCKS = 10
+"""Spacing of state checkpoints, in blocks, that is tried where today keeps them at prompt ends and junctions only."""
 SEEDS = 2
 """Least number of seeds, so that every row has an interval."""
 
@@ -123,12 +123,20 @@ def _ideas(scenario: Scenario, fleet: int, sessions: int) -> Iterator[_Idea]:
     if layout.dcp == 1 and layout.tp > 1:
         wide = layout.model_copy(update={"dcp": layout.tp})
         yield _Idea(f"DCP{layout.tp}", candidate(scenario, {"layout": wide}, {}), fleet)
-    kept = 0 if engine.retention_interval else OTHER_RETENTION_TOKENS
-    what = f"state checkpoints every {kept:,} tokens" if kept else "state checkpoints at prompt ends only"
-    yield _Idea(what, candidate(scenario, {}, {"retention_interval": kept}), fleet)
+    yield from _retention(scenario, fleet)
     admitted = candidate(scenario, {}, {"max_num_seqs": sessions})
     yield _Idea(f"admission control: {sessions} requests at once", admitted, fleet)
     yield from _other_hardware(scenario, fleet)
+
+
+def _retention(scenario: Scenario, fleet: int) -> Iterator[_Idea]:
+    """Another spacing of state checkpoints, where the model has a state."""
+    config = resolve(scenario).engine
+    if not config.state_groups:
+        return
+    kept = 0 if scenario.engine.retention_interval else OTHER_RETENTION_BLOCKS * config.block_tokens
+    what = f"state checkpoints every {kept:,} tokens" if kept else "state checkpoints at prompt ends only"
+    yield _Idea(what, candidate(scenario, {}, {"retention_interval": kept}), fleet)
 
 
 def _other_hardware(scenario: Scenario, fleet: int) -> Iterator[_Idea]:

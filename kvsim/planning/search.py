@@ -153,6 +153,7 @@ class Search:
     options: PlanOptions
     found: list[tuple[Case, Option]] = field(default_factory=list[tuple[Case, Option]])
     rejected: list[Rejected] = field(default_factory=list[Rejected])
+    barred: list[Case] = field(default_factory=list[Case])
     simulations: int = 0
 
     @property
@@ -259,6 +260,7 @@ def _by_price_bound(search: Search, cases: list[Case]) -> list[Case]:
     for case in cases:
         if case.bound.sessions < 1:
             search.rejected.append(Rejected(case.candidate.name, case.bound.why))
+            search.barred.append(case)
     able = [c for c in cases if c.bound.sessions >= 1]
     return sorted(able, key=lambda c: (_least_usd(search, c), c.candidate.name))
 
@@ -340,7 +342,7 @@ def _settle(search: Search, case: Case, counts: tuple[int, ...], found: Found) -
     tried = found.broken
     assert tried is not None
     cheaper = f", so it costs more than ${search.best_usd:,.2f} an hour" if search.found and counts[0] > 1 else ""
-    why = f"at {tried.sessions} session{'s' * (tried.sessions > 1)} a replica {tried.worst.text()}{cheaper}"
+    why = f"at {tried.sessions} session{'s' if tried.sessions > 1 else ''} a replica {tried.worst.text()}{cheaper}"
     search.rejected.append(Rejected(case.candidate.name, why, tried, serves=bool(cheaper)))
 
 
@@ -363,13 +365,20 @@ def _result(search: Search) -> PlanResult:
 
 
 def _infeasible(search: Search) -> InfeasibleError:
-    """No option: every reason, and the configuration that comes nearest to the SLO."""
-    tried = [r for r in search.rejected if r.trial is not None]
-    near = min(tried, key=lambda r: r.trial.worst.ratio if r.trial else math.inf, default=None)
-    problems = [Problem(r.name, "", r.why, "every limit of SLO, inventory, power and budget") for r in search.rejected]
-    hint = "" if near is None or near.trial is None else (
-        f"; the nearest is {near.name}: {near.trial.worst.text()} at {near.trial.sessions} live sessions a replica")
-    return InfeasibleError(f"no configuration serves {search.need.live_sessions} live sessions{hint}", problems)
+    """No option: every reason, and the nearest SLO that could be kept."""
+    kept = "all limits of SLO, inventory, power and budget kept"
+    problems = [Problem(r.name, "", r.why, kept) for r in search.rejected]
+    tried = [(r.name, r.trial) for r in search.rejected if r.trial is not None]
+    if not tried:
+        tried = [(c.candidate.name, try_sessions(c.candidate.scenario, 1)) for c in search.barred]
+    message = f"no configuration serves {search.need.live_sessions} live sessions"
+    if not tried:
+        return InfeasibleError(message, problems)
+    name, trial = min(tried, key=lambda pair: pair[1].worst.ratio)
+    broken = "; ".join(m.text() for m in trial.measures if m.ratio > 1.0)
+    sessions = f"{trial.sessions} live session{'s' if trial.sessions > 1 else ''} a replica"
+    nearest = f"the nearest is {name} with {sessions}, feasible if these were allowed: {broken}"
+    return InfeasibleError(f"{message}; {nearest}", problems)
 
 
 def _reason(err: KvsimError) -> str:

@@ -174,8 +174,11 @@ class Overheads(Strict):
     graphs, between which the host launches attention: at least ``piecewise_part`` for each part. ``host_step`` and
     ``host_per_sequence`` are the scheduler, input preparation and output processing of one step: added to it when
     scheduling is synchronous; with asynchronous scheduling the step takes at least as long as they do.
-    ``host_step_per_group`` and ``host_per_sequence_group`` are added to them for every group of KV blocks beyond the
-    first (hybrids keep several block tables).
+    ``cached_context_part`` is added to ``eager_part`` when a chunk continues or hits computed context, which such
+    layers treat in launches of their own. ``host_sync_part`` is the time the GPU waits in each part of a prefill step
+    whose kernels need a result on the host first. ``host_per_prefill_token`` is the host's work a prompt token (block
+    tables, hashes). ``host_step_per_group`` and ``host_per_sequence_group`` are added to ``host_step`` and
+    ``host_per_sequence`` for every group of KV blocks beyond the first (hybrids keep several block tables).
     ``expert_imbalance`` is the busiest rank's share of expert work over the mean under expert parallelism.
     ``latent_output_sharded``: ranks share the projection out of a latent expert width when they decode.
     """
@@ -184,9 +187,12 @@ class Overheads(Strict):
     launches: dict[LayerPart, Count]
     graph_max_tokens: Count
     eager_part: dict[LayerPart, Seconds]
-    piecewise_part: dict[LayerPart, Seconds] = {}
+    piecewise_part: dict[LayerPart, Seconds] = Field(default_factory=dict)
+    cached_context_part: dict[LayerPart, Seconds] = Field(default_factory=dict)
+    host_sync_part: dict[LayerPart, Seconds] = Field(default_factory=dict)
     host_step: Seconds
     host_per_sequence: Seconds
+    host_per_prefill_token: Seconds | None = None
     host_step_per_group: Seconds | None = None
     host_per_sequence_group: Seconds | None = None
     expert_imbalance: Frac

@@ -101,7 +101,8 @@ def mser(values: Floats, batch: int = BATCH) -> tuple[int, bool]:
     -----
     The cut d of n batch means minimises sum_{i >= d} (y_i - mean)^2 / (n - d)^2, the square of the standard error of
     the rest (White, "An effective truncation heuristic for bias reduction in simulation output", Simulation 69, 1997;
-    White, Cobb, Spratt, WSC 2000).
+    White, Cobb, Spratt, WSC 2000). A series that drifts faster and faster looks to it like one that has only just begun
+    to vary, and is not recognised.
 
     Examples
     --------

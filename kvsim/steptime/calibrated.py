@@ -90,7 +90,8 @@ def calibrated(model: RooflineStepTime, factors: Factors) -> RooflineStepTime:
         scans=tuple(_slower_scan(scan, factors.state_prefill) for scan in model.scans),
         host=replace(host, step_s=host.step_s * factors.host_step, per_seq_s=host.per_seq_s * factors.host_sequence,
                      launches_s=host.launches_s * factors.launches, eager_s=host.eager_s * factors.eager,
-                     piecewise_s=host.piecewise_s * factors.eager),
+                     piecewise_s=host.piecewise_s * factors.eager, context_s=host.context_s * factors.eager,
+                     sync_s=host.sync_s * factors.eager),
     )
 
 
@@ -102,9 +103,9 @@ class AlikeExperts(ExpertWork):
     -----
     Happens with random weights where a correction bias is added to the router's scores: the bias differs
     between experts far more than the scores do. The same happens where scores are rounded to bf16 before the choice:
-    softmax scores of random weights then tie, and ties are broken alike. Batches so small that the fused kernel gives every (token, expert) pair
-    its own block read an expert once a pair; larger ones read the chosen experts once. Source of the small-batch
-    rule: vLLM's fused experts, ``tokens x experts per token x 4 <= experts`` skips the grouping.
+    softmax scores of random weights then tie, and ties are broken alike. Batches so small that the fused kernel gives
+    every (token, expert) pair its own block read an expert once a pair; larger ones read the chosen experts once. Source
+    of the small-batch rule: vLLM's fused experts, ``tokens x experts per token x 4 <= experts`` skips the grouping.
     """
 
     def touched_frac(self, rows: float) -> float:

@@ -96,20 +96,25 @@ class Links:
 class Host:
     """What the host costs: launches inside a graph, launches it makes itself, scheduling and output.
 
-    ``eager_s`` is what it needs to launch a whole step, ``piecewise_s`` the parts between piecewise graphs.
+    ``eager_s`` is what it needs to launch a whole step, ``piecewise_s`` the parts between piecewise graphs,
+    ``context_s`` what cached context adds to a whole step; the GPU waits ``sync_s`` for it in a step with prefill.
     """
 
     launches_s: float
     graph_max_tokens: float
     eager_s: float
     piecewise_s: float
+    context_s: float
+    sync_s: float
     step_s: float
     per_seq_s: float
+    per_token_s: float
     asynchronous: bool
 
     def own_s(self, batch: StepBatch) -> float:
         """Scheduling, input preparation and output processing of one step."""
-        return self.step_s + self.per_seq_s * (batch.decode_seqs + batch.prefill_chunks)
+        return (self.step_s + self.per_seq_s * (batch.decode_seqs + batch.prefill_chunks)
+                + self.per_token_s * batch.prefill_tokens)
 
     def least_s(self, batch: StepBatch) -> float:
         """Least duration of a step that the host sets: it launches what no graph covers."""
@@ -121,7 +126,13 @@ class Host:
         if not batch.prefill_tokens:
             return 0.0
         rows = batch.prefill_tokens + batch.decode_seqs
-        return self.eager_s if rows > self.graph_max_tokens else self.piecewise_s
+        if rows <= self.graph_max_tokens:
+            return self.piecewise_s
+        return self.eager_s + (self.context_s if batch.prefill_context_tokens > batch.prefill_tokens else 0.0)
+
+    def waited_s(self, batch: StepBatch) -> float:
+        """Time the GPU waits for the host between the kernels of a step."""
+        return self.sync_s if batch.prefill_tokens else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +200,8 @@ class RooflineStepTime:
         costs = [load.rate.cost(load.name, *load[2:]) for load in loads]
         costs += [Cost("state_prefill", compute_s=self._scan_s(batch)),
                   Cost("collectives", link_s=self.links.seconds(batch.prefill_tokens + batch.decode_seqs, batch)),
-                  Cost("launches", fixed_s=self.host.launches_s)]
+                  Cost("launches", fixed_s=self.host.launches_s),
+                  Cost("host_sync", fixed_s=self.host.waited_s(batch))]
         if not self.host.asynchronous:
             costs.append(Cost("host", fixed_s=self.host.own_s(batch)))
         missing = self.host.least_s(batch) - sum(c.total_s for c in costs)
@@ -231,7 +243,8 @@ class RooflineStepTime:
     def _pieces(self, batch: StepBatch) -> tuple[Piece, ...]:
         """Everything but context attention as one constant, under the lines of context attention."""
         rows = batch.prefill_tokens + batch.decode_seqs
-        fixed = self.host.launches_s + self.links.seconds(rows, batch) + self._scan_s(batch)
+        fixed = self.host.launches_s + self.host.waited_s(batch) + self.links.seconds(rows, batch)
+        fixed += self._scan_s(batch)
         for load in self._loads(batch):
             fixed += load.rate.seconds(load.calls, load.flops, load.num_bytes)
         if not self.host.asynchronous:
@@ -368,13 +381,18 @@ def build_step_time(model: ModelProfile, gpu: GpuProfile, layout: Layout, kv_dty
 def _host(work: Work, engine: EngineProfile, extra_groups: int) -> Host:
     """What the host costs, its launches inside graphs left out; scheduling is synchronous."""
     costs = engine.costs
-    step_group, seq_group = costs.host_step_per_group, costs.host_per_sequence_group
     return Host(
         launches_s=0.0, graph_max_tokens=costs.graph_max_tokens.base, eager_s=_paid(work, costs.eager_part),
-        piecewise_s=_paid(work, costs.piecewise_part),
-        step_s=costs.host_step.base + (extra_groups * step_group.base if step_group else 0.0),
-        per_seq_s=costs.host_per_sequence.base + (extra_groups * seq_group.base if seq_group else 0.0),
-        asynchronous=False)
+        piecewise_s=_paid(work, costs.piecewise_part), context_s=_paid(work, costs.cached_context_part),
+        sync_s=_paid(work, costs.host_sync_part),
+        step_s=costs.host_step.base + extra_groups * _optional(costs.host_step_per_group),
+        per_seq_s=costs.host_per_sequence.base + extra_groups * _optional(costs.host_per_sequence_group),
+        per_token_s=_optional(costs.host_per_prefill_token), asynchronous=False)
+
+
+def _optional(figure: Figure | None) -> float:
+    """A figure in base units, 0 where a profile leaves it out."""
+    return 0.0 if figure is None else figure.base
 
 
 def _paid(work: Work, price: Mapping[LayerPart, Figure]) -> float:

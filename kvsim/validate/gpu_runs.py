@@ -33,6 +33,15 @@ from kvsim.steptime.roofline import RooflineStepTime
 
 Floats = NDArray[np.float64]
 
+SPIKE = 2.0
+"""A spike takes more than so many times the median of steps that did at least as much."""
+
+SPIKE_S = 0.1
+"""A spike takes at least so much longer [s] than that median."""
+
+SPIKE_WITNESSES = 3
+"""So many steps must have done at least as much: with fewer, nothing is called a spike."""
+
 DECODE_BATCHES = (1, 4, 16, 64)
 """Decode-only steps are told apart by batch: 1, up to 4, up to 16, up to 64, more."""
 
@@ -80,7 +89,9 @@ class RunResult:
     """One run, measured and predicted.
 
     ``fitted`` runs were calibrated on, so that they are shown but not scored. ``same_steps`` of ``steps`` steps had
-    the same composition in our engine as in the real one, counted up to the first that had not.
+    the same composition in our engine as in the real one, counted up to the first that had not. ``spikes`` of the real
+    steps held a compilation or a pause, ``spike_s`` in excess of their like (`spikes_of`); runs that were stopped
+    are taken as they are.
     """
 
     file: str
@@ -94,10 +105,23 @@ class RunResult:
     same_steps: int
     stall_frac: float
     regimes: tuple[RegimeError, ...]
+    spikes: int = 0
+    spike_s: float = 0.0
+
+    @property
+    def steady_output_tokens_per_s(self) -> float:
+        """Measured output tokens per second of wall time without spikes."""
+        m = self.measured
+        return m.output_tokens_per_s * m.wall_s / (m.wall_s - self.spike_s)
 
     @property
     def throughput_error_frac(self) -> float:
-        """|predicted / measured - 1| of output tokens per second."""
+        """|predicted / measured - 1| of output tokens per second, spikes left out: what is scored."""
+        return abs(self.predicted.output_tokens_per_s / self.steady_output_tokens_per_s - 1.0)
+
+    @property
+    def wall_throughput_error_frac(self) -> float:
+        """The same over the whole wall time, spikes included."""
         return abs(self.predicted.output_tokens_per_s / self.measured.output_tokens_per_s - 1.0)
 
     @property
@@ -130,13 +154,16 @@ class GpuRunsResult:
         return tuple(run for run in self.runs if not run.fitted)
 
     def score(self) -> str:
-        """The last line: median and worst error over the scored runs."""
+        """The last line: median and worst error over the scored runs, without and with spikes."""
         errors = [run.throughput_error_frac for run in self.scored]
+        wall = [run.wall_throughput_error_frac for run in self.scored]
         if not errors:
             return "gpu runs: nothing to score"
         hits = max(run.hit_difference_points for run in self.scored)
         return (f"gpu runs: median throughput error {100 * statistics.median(errors):.1f} %, "
-                f"worst {100 * max(errors):.1f} %, worst hit-rate difference {hits:.2f} points")
+                f"worst {100 * max(errors):.1f} %, worst hit-rate difference {hits:.2f} points; "
+                f"with {sum(run.spike_s for run in self.scored):.1f} s of compilation spikes: "
+                f"median {100 * statistics.median(wall):.1f} %, worst {100 * max(wall):.1f} %")
 
     def text(self) -> str:
         """Tables for people; the last line is the score."""
@@ -154,6 +181,8 @@ class GpuRunsResult:
         errors = [run.throughput_error_frac for run in self.scored]
         return {
             "runs": [{**plain(run), "throughput_error_frac": run.throughput_error_frac,
+                      "wall_throughput_error_frac": run.wall_throughput_error_frac,
+                      "steady_output_tokens_per_s": run.steady_output_tokens_per_s,
                       "hit_difference_points": run.hit_difference_points} for run in self.runs],
             "skipped": plain(self.skipped), "step_times": plain(self.samples),
             "calibrations": [calibration.to_dict() for calibration in self.calibrations],
@@ -192,7 +221,9 @@ def run_gpu_runs(paths: Iterable[str | Path], calibrate_on: Collection[str] = ()
 
     Notes
     -----
-    A run that was stopped is simulated to the same time, and both sides are scored on what had finished by then. What
+    A run that was stopped is simulated to the same time, and both sides are scored on what had finished by then.
+    Throughput is scored over the wall time less the excess of spikes (`spikes_of`); the error with them is given beside
+    it. What
     the client does between steps is not simulated; its share of the wall time is shown as ``stall``.
     """
     setting = setting or Setting(default_store())
@@ -201,8 +232,14 @@ def run_gpu_runs(paths: Iterable[str | Path], calibrate_on: Collection[str] = ()
     skipped = tuple(Skipped(name, run.label, why) for name, run in runs if (why := why_not_simulated(run.engine)))
     fits = calibrate_runs(able, setting, calibrate_on) if calibrate_on else {}
     checks = [_check(name, run, setting, fits.get(engine_key(run.engine))) for name, run in able]
-    results = tuple(replace(c.result, fitted=c.result.label in calibrate_on) for c in checks)
+    excess = _spike_excess(checks)
+    results = tuple(_labelled(c.result, calibrate_on, excess[i]) for i, c in enumerate(checks))
     return GpuRunsResult(results, skipped, tuple(fits.values()), _by_engine(checks))
+
+
+def _labelled(result: RunResult, calibrate_on: Collection[str], excess: Sequence[float]) -> RunResult:
+    """A result with its part in the calibration and its spikes."""
+    return replace(result, fitted=result.label in calibrate_on, spikes=len(excess), spike_s=sum(excess))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +250,64 @@ class _Check:
     result: RunResult
     samples: Sequence[StepSample]
     predicted_s: Floats
+
+
+def _spike_excess(checks: Sequence[_Check]) -> list[list[float]]:
+    """Excess [s] of each spike of each run, judged against all runs of its file and engine; none of stopped runs."""
+    like: dict[tuple[str, str], list[StepSample]] = {}
+    for check in checks:
+        like.setdefault((check.result.file, check.key), []).extend(check.samples)
+    return [spikes_of(check.samples, like[check.result.file, check.key]) if check.result.complete else []
+            for check in checks]
+
+
+def spikes_of(steps: Sequence[StepSample], witnesses: Sequence[StepSample]) -> list[float]:
+    """Excess [s] of steps that held a compilation or a pause.
+
+    Parameters
+    ----------
+    steps : sequence of StepSample
+        Steps of one run.
+    witnesses : sequence of StepSample
+        Steps of all runs of the same engine.
+
+    Returns
+    -------
+    list of float
+        For each spike its duration less the median duration of its witnesses.
+
+    Notes
+    -----
+    Model-free: a step with prefill is held against those that computed at least as many prompt tokens and
+    query-key pairs, one without against those with at least as many decoding sequences and as much context. It is a
+    spike if it took more than `SPIKE` times their median and `SPIKE_S` more. That median is too high rather than too
+    low, so that too little is taken off.
+
+    Examples
+    --------
+    >>> from kvsim.steptime.base import StepBatch
+    >>> usual = [StepSample("", StepBatch(1024, 1, 524800, 1024, 0), 0, 0.05)] * 4
+    >>> [round(s, 3) for s in spikes_of([StepSample("", StepBatch(512, 1, 131328, 512, 0), 0, 0.9)], usual)]
+    [0.85]
+    """
+    work, seconds = np.array([_work(w) for w in witnesses]), np.array([w.duration_s for w in witnesses])
+    found: list[float] = []
+    for step in steps:
+        if step.duration_s <= SPIKE_S:
+            continue
+        like = seconds[(work >= _work(step)).all(axis=1) & ((work[:, 0] == 0) == (step.batch.prefill_tokens == 0))]
+        usual_s = float(np.median(like)) if len(like) >= SPIKE_WITNESSES else step.duration_s
+        if step.duration_s > max(SPIKE * usual_s, usual_s + SPIKE_S):
+            found.append(step.duration_s - usual_s)
+    return found
+
+
+def _work(step: StepSample) -> tuple[int, int, int, int]:
+    """What a step has to compute, for comparison: prompt tokens and pairs, or decoding sequences and context."""
+    batch = step.batch
+    if batch.prefill_tokens:
+        return batch.prefill_tokens, batch.prefill_pairs, 0, 0
+    return 0, 0, batch.decode_seqs, step.context_tokens
 
 
 def _check(file: str, run: MeasuredRun, setting: Setting, calibration: Calibration | None) -> _Check:
@@ -313,7 +408,8 @@ def _regime(name: str, measured: Floats, predicted: Floats) -> RegimeError:
 
 def _run_header() -> str:
     """Names of the columns of `_run_line`."""
-    columns = (("run (measured : predicted)", -42), ("out tok/s", 17), ("error", 7), ("total tok/s", 15),
+    columns = (("run (measured : predicted)", -42), ("out tok/s", 17), ("error", 7), ("spikes", 8), ("scored", 7),
+               ("total tok/s", 15),
                ("TTFT p50, p95, mean s", 41), ("E2E p50, p95, mean s", 41), ("hit %", 13), ("same steps", 11),
                ("stall", 6))
     return " ".join(f"{name:{'<' if width < 0 else '>'}{abs(width)}s}" for name, width in columns)
@@ -323,9 +419,11 @@ def _run_line(run: RunResult) -> str:
     """One run, measured : predicted."""
     m, p = run.measured, run.predicted
     error = 100.0 * (p.output_tokens_per_s / m.output_tokens_per_s - 1.0)
+    scored = 100.0 * (p.output_tokens_per_s / run.steady_output_tokens_per_s - 1.0)
     note = " fitted" if run.fitted else "" if run.complete else " cut"
     name = f"{run.file.removesuffix('.gz').removesuffix('.jsonl')} {run.label}{note}"
     return (f"{name:42s} {m.output_tokens_per_s:8.1f}:{p.output_tokens_per_s:8.1f} {error:+6.1f}% "
+            f"{run.spike_s:6.2f} s {scored:+6.1f}% "
             f"{m.total_tokens_per_s:7.0f}:{p.total_tokens_per_s:7.0f} "
             f"{_pairs(m.ttft_s, p.ttft_s)} {_pairs(m.e2e_s, p.e2e_s)} "
             f"{100 * m.hit_rate:6.2f}:{100 * p.hit_rate:6.2f} {run.same_steps:5d}/{run.steps:5d} "

@@ -98,8 +98,8 @@ class Arrivals:
                 self.clock_start_s, self.until_s = now_s, now_s + self._duration_s
                 self._start_late(now_s)
         if self._door:
-            for waiting in self._door.leave(i):
-                self._push(waiting, now_s)
+            for own_s, waiting in self._door.leave(i):
+                heapq.heappush(self._heap, (max(own_s, now_s + self._shift), next(self._rank), waiting))
         for f in self._followers.get(i, ()):
             self._waits[f] -= 1
             if not self._waits[f] and self._session[f] not in self._gone:
@@ -121,7 +121,7 @@ class Arrivals:
             time_s, _, i = self._heap[0]
             if self._session[i] in self._gone or time_s - self._shift >= self._stop_of(self._session[i]):
                 self._abandon(self._session[i])
-            elif not self._door or not self._door.holds_back(i):
+            elif not self._door or not self._door.holds_back(i, time_s):
                 return
             heapq.heappop(self._heap)
 
@@ -188,22 +188,22 @@ class _Door:
         sessions = workload.requests.session
         self._pool: list[int] = (workload.pool[sessions] if len(workload.pool) else np.zeros_like(sessions)).tolist()
         self._free = list(workload.max_in_flight)
-        self._held: list[deque[int]] = [deque() for _ in self._free]
+        self._held: list[deque[tuple[float, int]]] = [deque() for _ in self._free]
 
     def enter(self, i: int) -> None:
         """One more is in flight."""
         self._free[self._pool[i]] -= 1
 
-    def holds_back(self, i: int) -> bool:
-        """Whether a request must wait; then it is kept until `leave` gives it back."""
+    def holds_back(self, i: int, time_s: float) -> bool:
+        """Whether there is no room for a request that comes next; then it is kept until `leave` gives it back."""
         pool = self._pool[i]
         if self._free[pool] > 0:
             return False
-        self._held[pool].append(i)
+        self._held[pool].append((time_s, i))
         return True
 
-    def leave(self, i: int) -> list[int]:
-        """One less is in flight: who may come in its place."""
+    def leave(self, i: int) -> list[tuple[float, int]]:
+        """One less is in flight: who may come in its place, and when it wanted to."""
         pool = self._pool[i]
         self._free[pool] += 1
         return [self._held[pool].popleft()] if self._held[pool] else []
@@ -211,7 +211,7 @@ class _Door:
     def forget(self, rows: list[int]) -> None:
         """These will not come."""
         gone = set(rows)
-        self._held = [deque(i for i in held if i not in gone) for held in self._held]
+        self._held = [deque(entry for entry in held if entry[1] not in gone) for held in self._held]
 
 
 def _followers(offsets: list[int], index: list[int]) -> dict[int, list[int]]:

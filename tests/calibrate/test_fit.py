@@ -25,8 +25,9 @@ def kimi(setting: Setting) -> RooflineStepTime:
     return physics_of(runs_of("kimi-linear-48b")[0].engine, setting)
 
 
-def steps_of(model: RooflineStepTime, labels: str = "abcdefgh") -> list[StepSample]:
+def steps_of(model: RooflineStepTime, runs: int = 40) -> list[StepSample]:
     """Steps over a range of batches, contexts and chunks, as long as the model says; the same in every run."""
+    labels = [str(run) for run in range(runs)]
     shapes = [(StepBatch(0, 0, 0, 0, seqs), seqs * context) for seqs in (1, 4, 16, 64, 256)
               for context in (500, 4_000, 30_000)]
     shapes += [(StepBatch(tokens, 1, tokens * offset + tokens * (tokens + 1) // 2, offset + tokens, seqs), seqs * 4_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, replace
 
@@ -119,8 +120,9 @@ def _config(rng: random.Random, rows: list[Row], block: int, kind: str) -> Engin
         num_blocks=max(2, pool + rng.choice([0, 1, 1, 1])), block_tokens=block, max_num_seqs=rng.choice([1, 2, 4, 16]),
         max_num_batched_tokens=rng.choice([1, 3, block, 2 * block, 5 * block, 64, 1000]),
         max_model_len=worst if rng.random() < 0.2 else worst + rng.randint(0, 50),
-        prefix_caching=kind != "nocache", policy="priority" if kind.startswith("priority") else "fcfs", state_groups=states,
-        retention_interval_tokens=rng.choice([0, 0, None, block, 3 * block]), extra_attention_groups=drafts)
+        prefix_caching=kind != "nocache", policy="priority" if kind.startswith("priority") else "fcfs",
+        state_groups=states, retention_interval_tokens=rng.choice([0, 0, None, block, 3 * block]),
+        extra_attention_groups=drafts)
 
 
 def _tiers(rng: random.Random, config: EngineConfig, kind: str, step_s: float) -> tuple[TierConfig, ...]:
@@ -128,30 +130,38 @@ def _tiers(rng: random.Random, config: EngineConfig, kind: str, step_s: float) -
     sizes = (1, 2, config.num_blocks // 3, config.num_blocks, 3 * config.num_blocks, 10_000)
     times = (0.0, step_s / 7, step_s, 9 * step_s)
     if kind != "any tiers":
-        return (TierConfig(rng.choice(sizes), "lazy" if kind == "lazy" else "eager", rng.choice(times), rng.choice(times),
-                           block_bytes=7),)
-    return tuple(TierConfig(
-        rng.choice(sizes), rng.choice(WRITES), rng.choice(times), rng.choice(times), rng.choice(("dram", "nvme", "pool")),
+        write: WritePolicy = "lazy" if kind == "lazy" else "eager"
+        return (TierConfig(rng.choice(sizes), write, rng.choice(times), rng.choice(times), block_bytes=7),)
+    return tuple(_any_tier(rng, config, rng.choice(sizes), step_s, times) for _ in range(rng.randint(1, 3)))
+
+
+def _any_tier(rng: random.Random, config: EngineConfig, size: int, step_s: float,
+              times: tuple[float, ...]) -> TierConfig:
+    """A tier with any of the rules there are."""
+    return TierConfig(
+        size, rng.choice(WRITES), rng.choice(times), rng.choice(times), rng.choice(("dram", "nvme", "pool")),
         rng.choice(times), rng.choice(times), load_rule=rng.choice(("always", "always", "break-even")),
         recompute_s_per_token=rng.choice((step_s, step_s / 20)), reuse_threshold=rng.randint(1, 3),
         min_load_tokens=rng.choice((0, 0, 2 * config.block_tokens)), stores_outputs=rng.random() < 0.7,
         multi_group=rng.random() < 0.9, offline_from_s=rng.choice((float("inf"), float("inf"), 30.5 * step_s)))
-        for _ in range(rng.randint(1, 3)))
 
 
 def _workload(rng: random.Random, rows: list[Row], step_s: float, label: str) -> Workload:
-    """Open, or closed by lanes of sessions; sometimes cut short, sometimes with an idle cap."""
-    until_s = rng.choice([float("inf")] * 4 + [step_s * rng.randint(1, 60)])
-    idle_cap_s = rng.choice([float("inf")] * 2 + [2 * step_s])
+    """Open, or closed by lanes of sessions; sometimes cut short, warmed up, or with a limit to what is in flight."""
+    workload = Workload(
+        requests_from_rows(rows), idle_cap_s=rng.choice([math.inf] * 2 + [2 * step_s]), label=label,
+        until_s=rng.choice([math.inf] * 4 + [step_s * rng.randint(1, 60)]), ties_by_finish=rng.random() < 0.3,
+        warming=np.array(sorted(rng.sample(range(len(rows)), rng.choice([0, 0, 0, 1, 2]))), np.int64),
+        max_in_flight=rng.choice([(), (), (), (1.0,), (3.0,)]))
     if rng.random() < 0.6:
-        return Workload(requests_from_rows(rows), idle_cap_s=idle_cap_s, until_s=until_s, label=label)
+        return workload
     sessions = sorted({row.session for row in rows})
     rng.shuffle(sessions)
-    lanes = rng.randint(1, 3)
+    lanes = rng.randint(1, min(3, len(sessions)))
     own, recycle = sessions[:lanes], tuple(sessions[lanes:])
-    starts = np.array([step_s * rng.randint(0, 4) for _ in own], np.float64)
-    return Workload(requests_from_rows(rows), lane_sessions=tuple((s,) for s in own), lane_start_s=starts,
-                    recycle=recycle, idle_cap_s=idle_cap_s, until_s=until_s, label=label)
+    starts, stops = ([step_s * rng.randint(*bounds) for _ in own] for bounds in ((0, 4), (5, 90)))
+    return replace(workload, lane_sessions=tuple((s,) for s in own), lane_start_s=np.array(starts, np.float64),
+                   lane_stop_s=np.array(stops if rng.random() < 0.2 else [], np.float64), recycle=recycle)
 
 
 def _step_time(rng: random.Random, step_s: float) -> StepTimeModel:

@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsim.cache.runs import FreePool
+from kvsim.cache.tiers.config import TierConfig, WritePolicy
 from kvsim.engine import core, reference
 from kvsim.engine.case import EngineCase
+from kvsim.engine.core_loop import Core
 from kvsim.engine.types import FINISHED, REFUSED, UNFINISHED, EngineConfig, EngineRun
-from kvsim.errors import ScenarioError, SimulationError
+from kvsim.errors import InfeasibleError, ScenarioError, SimulationError
 from kvsim.steptime.base import LinearStepTime
-from kvsim.validate.engine_cases import PLAIN_KINDS, check_case, find_cases
+from kvsim.validate.engine_cases import check_case, find_cases
 from kvsim.workload.requests import Row, Workload, requests_from_rows
-from tests.engine.strategies import KINDS, Problem, ThreePieces, random_problem
+from tests.engine.strategies import KINDS, TIER_KINDS, Problem, ThreePieces, random_problem
 
 PACKED = Path(__file__).parents[1] / "data" / "engine_cases.jsonl.gz"
 BATCHES = 20
 BATCH = int(os.environ.get("KVSIM_FUZZ", "2000")) // BATCHES
+TIER_BATCH = max(BATCH // 2, len(TIER_KINDS))
 
 
 def assert_equal(plain: EngineRun, fast: EngineRun) -> None:
@@ -46,8 +50,20 @@ def both(problem: Problem) -> EngineRun:
     return fast
 
 
-@pytest.mark.parametrize("case", [case for case in find_cases([PACKED]) if case.kind in PLAIN_KINDS],
-                         ids=lambda case: case.name)
+def outcome(problem: Problem) -> EngineRun | None:
+    """`both` where stores may bring an engine to a standstill: then both must say the same."""
+    try:
+        plain = reference.run(problem.workload, problem.config, problem.step_time)
+    except InfeasibleError as err:
+        with pytest.raises(InfeasibleError, match=re.escape(str(err))):
+            core.run(problem.workload, problem.config, problem.step_time)
+        return None
+    fast = core.run(problem.workload, problem.config, problem.step_time)
+    assert_equal(plain, fast)
+    return fast
+
+
+@pytest.mark.parametrize("case", [*find_cases([PACKED])], ids=lambda case: case.name)
 def test_fast_engine_decides_as_the_real_scheduler(case: EngineCase) -> None:
     result = check_case(case, core.run)
     assert result.exact, str(result.difference)
@@ -72,6 +88,30 @@ def test_random_workloads_end_as_in_the_plain_engine(batch: int) -> None:
 @given(st.integers(10**6, 10**9), st.sampled_from(KINDS))
 def test_any_kind_of_workload_ends_as_in_the_plain_engine(seed: int, kind: str) -> None:
     both(random_problem(seed, kind))
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_random_tiers_end_as_in_the_plain_engine(batch: int) -> None:
+    loading = storing = jumping = 0
+    for seed in range(batch * TIER_BATCH, (batch + 1) * TIER_BATCH):
+        problem = random_problem(seed, TIER_KINDS[seed % len(TIER_KINDS)])
+        try:
+            done = outcome(problem)
+        except AssertionError as err:
+            raise AssertionError(f"random_problem of {problem.workload.label}: {err}") from err
+        if done is not None:
+            loading += any(tier.blocks_loaded for tier in done.totals.tiers)
+            storing += any(tier.blocks_stored for tier in done.totals.tiers)
+            jumping += done.totals.counters["jumps"] > 0
+    assert loading >= TIER_BATCH // 25, "the workloads are too tame to show anything"
+    assert storing >= TIER_BATCH // 3, "the workloads are too tame to show anything"
+    assert jumping >= TIER_BATCH // 12, "the workloads are too tame to show anything"
+
+
+@settings(max_examples=60)
+@given(st.integers(10**6, 10**9), st.sampled_from(TIER_KINDS))
+def test_any_kind_of_tiers_ends_as_in_the_plain_engine(seed: int, kind: str) -> None:
+    outcome(random_problem(seed, kind))
 
 
 @settings(max_examples=60)
@@ -135,6 +175,23 @@ def test_work_does_not_depend_on_output_length() -> None:
     assert segments(30_000) <= segments(300) + 2
 
 
+@pytest.mark.parametrize("write", ["eager", "lazy"])
+def test_steps_with_tiers_are_planned_for_blocks_not_for_tokens(write: WritePolicy) -> None:
+    """40 turns in blocks of 1,536: about 200 prompt blocks and as many checkpoints, whatever a turn generates."""
+    def planned(output_tokens: int) -> tuple[int, int]:
+        rows = [Row([(s, 20_000 + 1000 * t)], output_tokens, output_content=100 + 20 * s + t, think_s=5.0,
+                    after=(20 * s + t - 1,) if t else ()) for s in range(2) for t in range(20)]
+        config = EngineConfig(120, 1536, 8, 16_384, 1 << 20, state_groups=3,
+                              tiers=(TierConfig(2000, write, 1e-3, 1e-3),))
+        done = core.run(Workload(requests_from_rows(rows)), config, LinearStepTime(0.01, 1e-6, 0.0))
+        assert done.totals.tiers[0].blocks_loaded > 0
+        return done.totals.counters["planned_steps"], done.totals.steps
+
+    few, many = planned(100), planned(1000)
+    assert many[1] > 6 * few[1]
+    assert many[0] < 2 * few[0]
+
+
 def test_a_run_can_be_cut_short() -> None:
     """One step lasts 0.25 s: the first request is through, the second has two of its tokens, the third is not seen."""
     requests = requests_from_rows([Row([(0, 16)], 2, 9), Row([(1, 16)], 9, 9, arrival_s=0.4),
@@ -183,7 +240,7 @@ def test_a_leaked_block_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_token_too_many_is_found() -> None:
-    engine = core._Core(one_session(2, 100), EngineConfig(64, 16, 8, 512, 4096), LinearStepTime(0.01, 0.0, 0.0), None)
+    engine = Core(one_session(2, 100), EngineConfig(64, 16, 8, 512, 4096), LinearStepTime(0.01, 0.0, 0.0), None)
     engine.hit_tokens = 1
     with pytest.raises(SimulationError, match="798 tokens were asked for, 799 were found or computed"):
         engine.run()

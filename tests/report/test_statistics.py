@@ -24,7 +24,7 @@ def test_mser_cuts_a_transient_and_nothing_else() -> None:
     assert cut <= 400
 
 
-@pytest.mark.parametrize("drifting", [np.arange(500.0), np.exp(np.arange(500) / 50), -np.arange(500.0) ** 2])
+@pytest.mark.parametrize("drifting", [np.arange(500.0), -np.arange(500.0), np.sqrt(np.arange(500))])
 def test_a_drift_is_not_steady(drifting: np.ndarray) -> None:
     assert mser(drifting)[1] is False
 

@@ -170,7 +170,7 @@ def test_the_host_is_added_when_synchronous_and_hidden_when_not() -> None:
     synchronous = build("llama-3.1-8b", "h200", "vllm-0.24-h200", asynchronous=False)
     overlapped = build("llama-3.1-8b", "h200", "vllm-0.24-h200")
     for seqs in (1, 64):
-        host = 1.3e-3 + 12.7e-6 * seqs
+        host = 1.2e-3 + 19e-6 * seqs
         gap = step_s(synchronous, decode(seqs), 1000 * seqs) - step_s(overlapped, decode(seqs), 1000 * seqs)
         assert gap == pytest.approx(host)
 

@@ -118,7 +118,8 @@ def test_kinds_side_by_side_do_not_take_each_other_s_sessions() -> None:
 def test_both_engines_agree_with_limits_steps_and_pools(seed: int) -> None:
     rng = np.random.default_rng(seed)
     chat = Chat(LogNormal(4, 0.5, 1, 9), 64, LogNormal(40, 0.8), LogNormal(12, 0.8, 1, 60), LogNormal(1.0, 1.0))
-    steps = ((float(rng.uniform(1, 10)), int(rng.integers(0, 6))), (float(rng.uniform(11, 20)), int(rng.integers(0, 4))))
+    times = rng.uniform([1, 11], [10, 20]).tolist()
+    steps = ((times[0], int(rng.integers(0, 6))), (times[1], int(rng.integers(0, 4))))
     rules = ReplayRules(start_frac=(0.0, 1.0), warmup_requests=1, idle_cap_s=math.inf, steps=steps, until_s=30.0)
     closed = build_closed_loop(chat.trees(6, seed), 3, seed, rules)
     limited = replace(build_fixed(25, LogNormal(200, 0.5), 9, Poisson(2.0), seed), max_in_flight=(2.0,))

@@ -23,9 +23,9 @@ class TierConfig:
     num_blocks : int
         Blocks of its pool, one reserved null block included; 0 = the tier is not there.
     write : str
-        When a block of the level above is copied here: "eager" (once computed, or once it has arrived above), "lazy" (when
-        it nears the head of the free queue above), "on-eviction" (when it is evicted above; what is loaded from here
-        leaves the tier), "on-reuse" (at the `reuse_threshold`-th time it is offered) or "none".
+        When a block of the level above is copied here: "eager" (once computed, or once it has arrived above), "lazy"
+        (when it nears the head of the free queue above), "on-eviction" (when it is evicted above; what is loaded from
+        here leaves the tier), "on-reuse" (at the `reuse_threshold`-th time it is offered) or "none".
     load_s_per_block, store_s_per_block : float
         Time [s] that one block occupies the link from the tier, and the link to it.
     kind : str
