@@ -635,7 +635,7 @@ def check_churn(config: EngineConfig, preemptions: int, now_s: float) -> None:
     Blocks held by stores can make a request fail, start again, compute, and fail again at the same place, for ever.
     """
     if has_tiers(config) and preemptions > 1000 + 10 * config.num_blocks:
-        raise InfeasibleError(f"the engine stands still from {now_s} s on: {preemptions} preemptions and not one token, "
+        raise InfeasibleError(f"the engine stands still from {now_s} s on: {preemptions} preemptions and no token, "
                               "because stores to the tier below hold the blocks that running requests need")
 
 
