@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
+from typing import Any
 
 from benchmarks import workloads
 from kvsim.cache.content_trie import build_trie
@@ -17,6 +17,8 @@ from kvsim.cache.runs import FreePool, RunIndex
 from kvsim.engine import core, reference
 from kvsim.engine.core_clock import Clock
 from kvsim.engine.types import EngineConfig, EngineRun
+from kvsim.scenario import Scenario
+from kvsim.simulation import simulate
 from kvsim.steptime.base import LinearStepTime, Piece, StepBatch, StepTimeModel
 from kvsim.workload.requests import Workload
 
@@ -55,10 +57,17 @@ FULL = EngineConfig(40_000, 16, 256, 8192, 200_000)
 LARGE = EngineConfig(140_000, 16, 256, 8192, 500_000)
 HUGE = EngineConfig(400_000, 16, 256, 8192, 1_000_000)
 SMALL = EngineConfig(14_000, 16, 256, 8192, 200_000)
-MOONCAKE_POOL = EngineConfig(57_385, 16, 256, 8192, 200_000)
 K3_NODE = EngineConfig(2135, 1536, 64, 16_384, 1_048_576, state_groups=3)
 DENSE = EngineConfig(40_000, 16, 256, 8192, 200_000, state_groups=3, retention_interval_tokens=None)
 CONTENDED = EngineConfig(12_000, 16, 256, 8192, 200_000)
+H200: dict[str, Any] = {"name": "h200", "model": "llama-3.1-8b", "hardware": {"gpu": "h200", "num_gpus": 1},
+                        "engine": {"profile": "vllm-0.24-h200"}}
+B300: dict[str, Any] = {
+    "name": "b300", "model": "kimi-k3", "hardware": {"gpu": "b300", "num_gpus": 8}, "layout": {"tp": 8},
+    "engine": {"profile": "vllm-day0", "kv_dtype": "fp8", "max_model_len": 1_048_576, "max_num_batched_tokens": 16_384,
+               "max_num_seqs": 64, "kv_bytes_per_gpu": "42.23 GiB"}}
+LENGTHS = {"num_requests": 10_000, "input_tokens": 4000, "output_tokens": 300}
+SPREAD = {"input_sigma": 1.0, "output_sigma": 0.8}
 K3_STEP = LinearStepTime(0.012, 3e-5, 3e-4)
 ROOFLINE = ThreePieces()
 
@@ -71,25 +80,34 @@ def counters_of(done: EngineRun) -> Counters:
             "preemptions": totals.preemptions, "evicted_blocks": counters["evicted_blocks"], **named}
 
 
-def engine(name: str, build: Callable[[], Workload], config: EngineConfig, model: StepTimeModel = ROOFLINE,
-           target_s: float | None = None) -> Benchmark:
+def engine(name: str, build: Callable[[], Workload], config: EngineConfig,
+           model: StepTimeModel = ROOFLINE) -> Benchmark:
     """The engine alone on a workload."""
     def work(workload: object) -> Counters:
         assert isinstance(workload, Workload)
         return counters_of(core.run(workload, config, model))
 
-    return Benchmark(name, "engine", build, work, target_s)
+    return Benchmark(name, "engine", build, work)
 
 
-def scenario(name: str, trace: str, build: Callable[[Path], Workload], config: EngineConfig, model: StepTimeModel,
-             target_s: float | None = None) -> Benchmark:
-    """From a trace file to the result."""
-    def work(path: object) -> Counters:
-        assert isinstance(path, Path)
-        return counters_of(core.run(build(path), config, model))
+def scenario(name: str, described: dict[str, Any], target_s: float | None = None, trace: str = "",
+             repeats: int = 3) -> Benchmark:
+    """A whole scenario: profiles, trace file or generator, memory, physics, engine, report.
 
-    return Benchmark(name, "scenario", lambda: workloads.trace(trace), work, target_s, trace,
-                     repeats=3 if trace == workloads.MOONCAKE else 1)
+    Its counters say only what does not depend on the profiles' figures.
+    """
+    def prepare() -> dict[str, Any] | None:
+        if not trace:
+            return described
+        path = workloads.trace(trace)
+        return path and {**described, "workload": {**described["workload"], "trace": str(path)}}
+
+    def work(prepared: object) -> Counters:
+        done = simulate(Scenario.model_validate(prepared))
+        assert done.records is not None
+        return {"requests": len(done.records.status)}
+
+    return Benchmark(name, "scenario", prepare, work, target_s, trace, repeats)
 
 
 def plain(name: str, build: Callable[[], Workload], config: EngineConfig) -> Benchmark:
@@ -139,11 +157,10 @@ def suite() -> tuple[Benchmark, ...]:
                   lambda: workloads.sessions(200, 40, 8000), _trie),
         Benchmark("prefix index, 10k turns on 25k blocks", "primitive", lambda: None, _prefix_index),
         Benchmark("clock, 10k jumps of 100 steps", "primitive", lambda: None, _clock),
-        engine("10k x 4,000/300, 64 clients", lambda: workloads.fixed(10_000, 64), FULL, target_s=0.2),
-        engine("10k lognormal, 64 clients", lambda: log(10_000, 64), FULL, target_s=0.3),
+        engine("10k x 4,000/300, 64 clients", lambda: workloads.fixed(10_000, 64), FULL),
+        engine("10k lognormal, 64 clients", lambda: log(10_000, 64), FULL),
         engine("10k lognormal, 256 clients", lambda: log(10_000, 256), FULL),
         engine("10k lognormal, a third of the pool", lambda: log(10_000, 64), SMALL),
-        engine("1M lognormal, 64 clients", lambda: log(1_000_000, 64), FULL, target_s=30.0),
         plain("1k x 4,000/300, 64 clients, plain engine", lambda: workloads.fixed(1000, 64), FULL),
         engine("2k x 100,000/300, 16 clients", lambda: workloads.long_prompts(2000, 100_000, 16), LARGE),
         engine("8 sessions x 100 turns from 4k", lambda: workloads.sessions(8, 100, 4000), HUGE),
@@ -152,8 +169,18 @@ def suite() -> tuple[Benchmark, ...]:
                K3_STEP),
         engine("slowest: checkpoints at every block of 16", lambda: workloads.fixed(1000, 64), DENSE),
         engine("slowest: equal outputs side by side", lambda: workloads.shared_outputs(400), CONTENDED),
-        scenario("Mooncake conversation, 57,385 blocks", workloads.MOONCAKE, workloads.mooncake, MOONCAKE_POOL,
-                 ROOFLINE, 0.6),
-        scenario("710 Claude Code sessions on K3, 16 live", workloads.WEKA, lambda path: workloads.weka(path, 16),
-                 K3_NODE, K3_STEP, 5.0),
+        scenario("10k x 4,000/300, 64 clients, llama-3.1-8b on H200",
+                 {**H200, "workload": {"fixed": LENGTHS, "concurrency": 64}}, 0.2),
+        scenario("10k lognormal, 64 clients, llama-3.1-8b on H200",
+                 {**H200, "workload": {"fixed": {**LENGTHS, **SPREAD}, "concurrency": 64}}, 0.3),
+        scenario("1M lognormal, 64 clients, llama-3.1-8b on H200",
+                 {**H200, "workload": {"fixed": {**LENGTHS, **SPREAD, "num_requests": 1_000_000}, "concurrency": 64}},
+                 30.0, repeats=1),
+        scenario("Mooncake conversation, llama-3.1-8b on H200", {**H200, "workload": {"mode": "open"}}, 0.6,
+                 workloads.MOONCAKE),
+        scenario("710 Claude Code sessions, 16 live, kimi-k3 on 8 x B300",
+                 {**B300, "workload": {"mode": "closed", "concurrency": 16}}, 5.0, workloads.WEKA),
+        scenario("1 h of AgentX, 24 live, kimi-k3 on 8 x B300 with host DRAM",
+                 {**B300, "tiers": [{"kind": "dram", "capacity": "1889 GB", "write": "eager"}],
+                  "workload": {"preset": "agentx-v1", "concurrency": 24, "duration_s": 3600}}, 3.0),
     )

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from kvsim.batch.sweep import sweep
     from kvsim.capacity import kv_capacity
     from kvsim.comparison import compare
+    from kvsim.planning import plan
     from kvsim.report.report import Report
     from kvsim.scenario import Scenario, load_scenario
     from kvsim.simulation import simulate
 
-__all__ = ["Report", "Scenario", "compare", "kv_capacity", "load_scenario", "simulate", "sweep"]
+__all__ = ["Report", "Scenario", "compare", "kv_capacity", "load_scenario", "plan", "simulate", "sweep"]
 
 _HOMES = {
     "compare": "kvsim.comparison",
@@ -29,6 +30,7 @@ _HOMES = {
     "Scenario": "kvsim.scenario",
     "kv_capacity": "kvsim.capacity",
     "load_scenario": "kvsim.scenario",
+    "plan": "kvsim.planning",
     "simulate": "kvsim.simulation",
 }
 

@@ -140,13 +140,16 @@ class DrawnStore(ProfileStore):
         return hashlib.sha256(profile.model_dump_json().encode()).hexdigest()
 
 
-def figures(part: Any, path: Path = ()) -> Iterator[tuple[Path, Figure]]:
-    """Every figure of a profile part with its place."""
+def figures(part: Any, path: Path = (), gpu: str = "") -> Iterator[tuple[Path, Figure]]:
+    """Every figure of a profile part with its place; with `gpu`, without what an engine profile says of other GPUs."""
     if isinstance(part, Figure):
         yield path, part
         return
+    placed: tuple[str, ...] = getattr(part, "gpus", ())
+    if gpu and placed and gpu not in placed:
+        return
     for name, child in _children(part):
-        yield from figures(child, (*path, name))
+        yield from figures(child, (*path, name), gpu)
 
 
 def put(part: Any, path: Path, value: float) -> Any:
@@ -198,7 +201,7 @@ def _all_ranged(resolved: Resolved, store: ProfileStore) -> Iterator[Ranged]:
         *((storage, prices.tier_profiles.get(t.kind, STORAGE[t.kind])) for t in scenario.tiers))
     for kind, name in used:
         profile: Profile = cast("Any", store).get(kind, name)
-        for path, figure in figures(profile):
+        for path, figure in figures(profile, gpu=resolved.gpu.name):
             if figure.range and figure.range[0] < figure.range[1]:
                 yield Ranged((kind, profile.name, path), figure.value, *figure.range, figure.unit, figure.kind)
 

@@ -15,6 +15,9 @@ from kvsim.errors import Problem, ScenarioError
 from kvsim.profiles.store import default_store
 from kvsim.simulation import package_version
 
+_NO_RESULT = ("batch", "commands", "dashboard", "planning", "validate", "cli.py", "comparison.py")
+"""Parts of the package that decide no result of a case."""
+
 MANIFEST, TABLE, CASES, REQUESTS = "sweep.json", "cases.parquet", "cases", "requests"
 
 
@@ -23,7 +26,8 @@ class Folder:
 
     ``sweep.json`` is the sweep with its base inlined, ``cases/DIGEST.json`` one outcome each, written in one
     piece when the case finishes, ``requests/DIGEST.parquet`` its requests if asked for, ``cases.parquet`` the table
-    of the whole. A case counts as finished if its file was written by the same version with the same profiles.
+    of the whole. A case counts as finished if its file was written by the same version and code, with the same
+    profiles.
 
     Parameters
     ----------
@@ -111,13 +115,17 @@ def write_text(path: Path, text: str) -> None:
 
 
 def basis() -> str:
-    """What beside its scenario decides a result: kvsim's version and the contents of all profiles."""
-    return f"{package_version()}+{_profiles_digest()}"
+    """What beside its scenario decides a result: kvsim's version and code, and the contents of all profiles."""
+    return f"{package_version()}+{_contents_digest()}"
 
 
 @lru_cache(maxsize=1)
-def _profiles_digest() -> str:
+def _contents_digest() -> str:
+    """Digest of profiles and code: in a checkout, code changes while its version does not."""
+    package = Path(__file__).resolve().parent.parent
+    code = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in _NO_RESULT]
     total = hashlib.sha256()
-    for digest in sorted(hashlib.sha256(file.path.read_bytes()).digest() for file in default_store().files()):
+    for digest in sorted(hashlib.sha256(path.read_bytes()).digest()
+                         for path in (*code, *(file.path for file in default_store().files()))):
         total.update(digest)
     return total.hexdigest()[:16]

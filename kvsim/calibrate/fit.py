@@ -29,8 +29,7 @@ PRIOR_WIDTH: Mapping[str, float] = MappingProxyType({
     "prefill_attention": 0.2, "decode_attention": 0.15, "state_decode": 0.3, "state_prefill": 0.3,
 })
 """Standard deviation of the logarithm of each coefficient before any step was seen: wide for what depends on the
-host's CPU and on an engine's Python, narrow for kernels with published
-timings."""
+host's CPU and on an engine's Python, narrow for kernels with published timings."""
 
 BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {"eager": (0.1, 20.0)} | {name: (0.3, 3.0) for name in PRIOR_WIDTH if name != "eager"})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from typing import Any
 
@@ -17,8 +17,9 @@ from kvsim.planning.candidates import Candidate, candidates
 from kvsim.planning.trials import Found, Trial, limits_of, most_sessions, plain_trial, try_sessions
 from kvsim.profiles.store import ProfileStore, default_store
 from kvsim.report.bill import HOURS_PER_MONTH, Bill
+from kvsim.report.slo import ParetoPoint, pareto
 from kvsim.resolve import Resolved, resolve
-from kvsim.scenario import PlanPart, Scenario
+from kvsim.scenario import PlanPart, Scenario, load_scenario
 
 PlanProgress = Callable[[str, float], None]
 """Called with what is being done and its finished share."""
@@ -106,10 +107,17 @@ class PlanResult:
         """The cheapest option."""
         return self.options[0]
 
+    @property
+    def front(self) -> tuple[ParetoPoint, ...]:
+        """Options that no other one beats in both throughput a GPU and interactivity, at the load of the plan."""
+        return pareto(ParetoPoint(o.name, o.trial.tokens_per_s_per_gpu, o.trial.interactivity_tokens_per_s)
+                      for o in self.options)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data; base units, nan as None."""
         return {"name": self.scenario, "live_sessions": self.need.live_sessions, "seats": self.need.seats,
                 "simulations": self.simulations, "options": [_plain_option(o) for o in self.options],
+                "pareto": [asdict(p) for p in self.front],
                 "rejected": [{"name": r.name, "why": r.why, "trial": plain_trial(r.trial)} for r in self.rejected]}
 
 
@@ -168,13 +176,14 @@ class Search:
         return given if given is not None else self.part.max_usd_per_hour or math.inf
 
 
-def plan(scenario: Scenario, options: PlanOptions | None = None) -> PlanResult:
+def plan(scenario: Scenario | str | Mapping[str, Any], options: PlanOptions | None = None) -> PlanResult:
     """The cheapest configuration and number of replicas that serve the demand within the SLO.
 
     Parameters
     ----------
-    scenario : Scenario
-        With an SLO, and ``plan`` or ``demand`` that say how many sessions are live.
+    scenario : Scenario, str or mapping
+        A scenario, the path or shipped name of one, or plain data; with an SLO, and ``plan`` or ``demand`` that say how
+        many sessions are live.
     options : PlanOptions, optional
         Seats, budget, processes.
 
@@ -200,16 +209,16 @@ def plan(scenario: Scenario, options: PlanOptions | None = None) -> PlanResult:
 
     Examples
     --------
-    >>> small = Scenario.from_dict({"name": "x", "model": "llama-3.1-8b", "hardware": {"gpu": "h200", "num_gpus": 1},
+    >>> small = {"name": "x", "model": "llama-3.1-8b", "hardware": {"gpu": "h200", "num_gpus": 1},
     ...     "workload": {"fixed": {"num_requests": 20, "input_tokens": 2000, "output_tokens": 20}, "concurrency": 1},
-    ...     "slo": {"ttft_s": {"p95": 1}}, "plan": {"live_sessions": 4, "max_sessions_per_replica": 4}})
+    ...     "slo": {"ttft_s": {"p95": 1}}, "plan": {"live_sessions": 4, "max_sessions_per_replica": 4}}
     >>> plan(small).best.replicas
     1
     """
     options = options or PlanOptions()
-    part = scenario.plan or PlanPart()
+    scenario = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
     turns = turns_of(scenario)
-    search = Search(scenario, part, need_of(scenario, options.seats, turns), options)
+    search = Search(scenario, scenario.plan or PlanPart(), need_of(scenario, options.seats, turns), options)
     if not limits_of(scenario.slo):
         raise ScenarioError("a plan needs an SLO", [Problem(scenario.origin, "slo", "", "e.g. {ttft_s: {p95: 10}}")])
     cases = _by_price_bound(search, list(_cases(search, default_store(), turns)))

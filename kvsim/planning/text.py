@@ -22,7 +22,8 @@ def _best_lines(best: Option) -> list[str]:
     spares = f" and {best.spares} spare" if best.spares else ""
     power = f", {best.power_kw:,.0f} kW" if math.isfinite(best.power_kw) else ""
     measures = "; ".join(m.text() for m in best.trial.measures)
-    lines = [f"Cheapest: {best.replicas} replicas{spares} of {best.name}", bill_text(best.bill),
+    replicas = f"{best.replicas} replica{'' if best.replicas == 1 else 's'}"
+    lines = [f"Cheapest: {replicas}{spares} of {best.name}", bill_text(best.bill),
              f"{best.sessions_per_replica} sessions a replica: {measures}{power}",
              f"speed: {best.trust}; prices as of {best.bill.as_of} ({best.bill.basis})"]
     if best.broken is not None:

@@ -16,7 +16,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field, model_validator
 
 from kvsim.errors import Problem, ProfileError, nearest
-from kvsim.profiles.figure import Bytes, Count, Frac, Profile, Seconds, Strict
+from kvsim.profiles.figure import Bytes, Count, Figure, Frac, Profile, Seconds, Strict
 from kvsim.profiles.hardware import Architecture, Lane
 from kvsim.profiles.reserve import MemoryReserve
 
@@ -187,9 +187,9 @@ class Overheads(Strict):
     launches: dict[LayerPart, Count]
     graph_max_tokens: Count
     eager_part: dict[LayerPart, Seconds]
-    piecewise_part: dict[LayerPart, Seconds] = Field(default_factory=dict)
-    cached_context_part: dict[LayerPart, Seconds] = Field(default_factory=dict)
-    host_sync_part: dict[LayerPart, Seconds] = Field(default_factory=dict)
+    piecewise_part: dict[LayerPart, Seconds] = Field(default_factory=dict[LayerPart, Figure])
+    cached_context_part: dict[LayerPart, Seconds] = Field(default_factory=dict[LayerPart, Figure])
+    host_sync_part: dict[LayerPart, Seconds] = Field(default_factory=dict[LayerPart, Figure])
     host_step: Seconds
     host_per_sequence: Seconds
     host_per_prefill_token: Seconds | None = None

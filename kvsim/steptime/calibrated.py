@@ -104,8 +104,9 @@ class AlikeExperts(ExpertWork):
     Happens with random weights where a correction bias is added to the router's scores: the bias differs
     between experts far more than the scores do. The same happens where scores are rounded to bf16 before the choice:
     softmax scores of random weights then tie, and ties are broken alike. Batches so small that the fused kernel gives
-    every (token, expert) pair its own block read an expert once a pair; larger ones read the chosen experts once. Source
-    of the small-batch rule: vLLM's fused experts, ``tokens x experts per token x 4 <= experts`` skips the grouping.
+    every (token, expert) pair its own block read an expert once a pair; larger ones read the chosen experts once.
+    Source of the small-batch rule: vLLM's fused experts, ``tokens x experts per token x 4 <= experts`` skips the
+    grouping.
     """
 
     def touched_frac(self, rows: float) -> float:

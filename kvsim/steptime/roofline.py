@@ -165,6 +165,7 @@ class RooflineStepTime:
     expert_imbalance: float
     _decode_only: dict[int, tuple[Piece, ...]] = field(default_factory=dict[int, tuple[Piece, ...]])
     _context: dict[int, tuple[Piece, ...]] = field(default_factory=dict[int, tuple[Piece, ...]])
+    _sums: tuple[dict[int, float], ...] = field(default_factory=lambda: ({}, {}, {}))
 
     def pieces(self, batch: StepBatch) -> tuple[Piece, ...]:
         """Affine pieces (seconds, seconds per resident context token) of the step's duration.
@@ -244,8 +245,8 @@ class RooflineStepTime:
         """Everything but context attention as one constant, under the lines of context attention."""
         rows = batch.prefill_tokens + batch.decode_seqs
         fixed = self.host.launches_s + self.host.waited_s(batch) + self.links.seconds(rows, batch)
-        fixed += self._scan_s(batch)
-        for load in self._loads(batch):
+        fixed += self._scan_s(batch) + self._remembered_s(batch)
+        for load in self._prefill_loads(batch):
             fixed += load.rate.seconds(load.calls, load.flops, load.num_bytes)
         if not self.host.asynchronous:
             fixed += self.host.own_s(batch)
@@ -255,22 +256,44 @@ class RooflineStepTime:
 
     def _loads(self, batch: StepBatch) -> Iterator[_Load]:
         """What every component but context attention does."""
-        rows = batch.prefill_tokens + batch.decode_seqs
+        yield from self._row_loads(batch.prefill_tokens + batch.decode_seqs)
+        yield from self._head_loads(batch.decode_seqs + batch.prefill_chunks)
+        yield from self._prefill_loads(batch)
+        yield from self._state_loads(batch.decode_seqs)
+
+    def _remembered_s(self, batch: StepBatch) -> float:
+        """Seconds of all loads that depend on a single number, each computed once a number."""
+        numbers = (batch.prefill_tokens + batch.decode_seqs, batch.decode_seqs + batch.prefill_chunks,
+                   batch.decode_seqs)
+        total = 0.0
+        for kind, number in enumerate(numbers):
+            seconds = self._sums[kind].get(number)
+            if seconds is None:
+                loads = (self._row_loads, self._head_loads, self._state_loads)[kind](number)
+                seconds = sum(load.rate.seconds(load.calls, load.flops, load.num_bytes) for load in loads)
+                self._sums[kind][number] = seconds
+            total += seconds
+        return total
+
+    def _row_loads(self, rows: int) -> Iterator[_Load]:
+        """Components that see all tokens of a step."""
         for rate, params, num_bytes in self.rates.dense:
             yield _Load("dense", rate, 1.0, 2.0 * params * rows, num_bytes)
-        rate, num_bytes = self.rates.head
-        sampled = batch.decode_seqs + batch.prefill_chunks
-        yield _Load("lm_head", rate, 1.0, 2.0 * self.work.head_params * sampled, num_bytes)
         if self.rates.experts is not None and self.work.experts is not None:
             yield self._expert_load(self.work.experts, *self.rates.experts, rows)
-        if batch.prefill_tokens:
-            for part, attention in zip(self.work.prefill, self.rates.prefill, strict=True):
-                yield from self._prefill_loads(part, attention, batch)
-        if batch.decode_seqs:
+        yield _Load("elementwise", self.rates.elementwise, 1.0, 0.0, self.work.elementwise_bytes_per_row * rows)
+
+    def _head_loads(self, sampled: int) -> Iterator[_Load]:
+        """The output head, which sees one token a request."""
+        rate, num_bytes = self.rates.head
+        yield _Load("lm_head", rate, 1.0, 2.0 * self.work.head_params * sampled, num_bytes)
+
+    def _state_loads(self, seqs: int) -> Iterator[_Load]:
+        """Constant states of decoding sequences."""
+        if seqs:
             for state in self.work.states:
                 yield _Load("state_decode", self.rates.state, state.layers, 0.0,
-                            state.layers * state.bytes_per_seq * batch.decode_seqs)
-        yield _Load("elementwise", self.rates.elementwise, 1.0, 0.0, self.work.elementwise_bytes_per_row * rows)
+                            state.layers * state.bytes_per_seq * seqs)
 
     def _expert_load(self, experts: ExpertWork, rate: Rate, num_bytes: float, rows: int) -> _Load:
         """Distinct experts are read once; the busiest rank waits for nobody."""
@@ -279,7 +302,13 @@ class RooflineStepTime:
         return _Load("experts", rate, experts.layers, experts.flops_per_row * rows_seen * busiest,
                      min(1.0, experts.touched_frac(rows_seen) * busiest) * num_bytes)
 
-    def _prefill_loads(self, part: PrefillWork, attention: Rate, batch: StepBatch) -> Iterator[_Load]:
+    def _prefill_loads(self, batch: StepBatch) -> Iterator[_Load]:
+        """Attention of all chunks."""
+        if batch.prefill_tokens:
+            for part, attention in zip(self.work.prefill, self.rates.prefill, strict=True):
+                yield from self._part_loads(part, attention, batch)
+
+    def _part_loads(self, part: PrefillWork, attention: Rate, batch: StepBatch) -> Iterator[_Load]:
         """Attention of the chunks, and expansion of the context that earlier steps computed."""
         pairs = batch.prefill_pairs / part.ratio
         if part.cap:

@@ -59,6 +59,13 @@ def test_terms_that_the_steps_do_not_show_stay(llama: RooflineStepTime) -> None:
     assert done.factors.host_step == pytest.approx(2.0, rel=0.2)
 
 
+def test_many_runs_inform_what_they_show(llama: RooflineStepTime) -> None:
+    few, many = fit(llama, steps_of(llama, 1)), fit(llama, steps_of(llama, 40))
+    assert many.informed("host_sequence") and many.informed("gemm_compute")
+    assert not few.informed("gemm_compute")
+    assert all(many.spread[name] <= few.spread[name] for name in few.spread)
+
+
 def test_a_slow_host_shows_in_eager_steps(kimi: RooflineStepTime) -> None:
     found = fit(kimi, steps_of(calibrated(kimi, Factors(eager=3.0)))).factors
     assert found.eager == pytest.approx(3.0, rel=0.1)

@@ -47,7 +47,8 @@ def cheapest_by_hand(scenario: Scenario) -> float:
     for candidate in candidates(scenario):
         gpu = resolve(candidate.scenario).gpu.name
         rate = price.usd_per_gpu_hour[gpu].base * candidate.scenario.hardware.num_gpus
-        kept = [n for n in range(1, scenario.plan.max_sessions_per_replica + 1) if try_sessions(candidate.scenario, n).ok]
+        counts = range(1, scenario.plan.max_sessions_per_replica + 1)
+        kept = [n for n in counts if try_sessions(candidate.scenario, n).ok]
         best = min([best, *(rate * ceil(scenario.plan.live_sessions / n) for n in kept)])
     return best
 
@@ -60,6 +61,9 @@ def test_as_cheap_as_exhaustive_search() -> None:
     assert everything.best.usd_per_hour == found.best.usd_per_hour
     assert found.simulations < everything.simulations
     assert len(everything.options) + len(everything.rejected) == 6
+    front = everything.front
+    assert {p.label for p in front} <= {o.name for o in everything.options}
+    assert [p.interactivity_tokens_per_s for p in front] == sorted(p.interactivity_tokens_per_s for p in front)
 
 
 def test_the_same_whatever_the_number_of_processes() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -87,7 +85,7 @@ def test_intervals_hold_the_draws_and_the_swings_are_runs_of_their_own() -> None
     assert again == top.at_high
     assert (found.trust, found.as_of) == ("same GPU, other model", "2026-09")
     assert "What moves" in uncertainty_text(found)
-    assert cast("dict[str, Any]", found.to_dict())["samples"] == 2
+    assert found.to_dict()["samples"] == 2
 
 
 def test_stresses_move_the_decision_the_way_they_must() -> None:

@@ -42,8 +42,8 @@ PRESETS: Mapping[str, TierPreset] = {
         "(https://vllm.ai/blog/2026-01-08-kv-offloading-connector)"),
     "lmcache": TierPreset(
         TierConfig(0, "eager", stores_outputs=False), False,
-        "LMCache 0.5.6: inclusive, prompts only; its chunks of 256 tokens, loads layer by layer and sweeps of 20 % at a "
-        "watermark are not modelled (https://docs.lmcache.ai)"),
+        "LMCache 0.5.6: inclusive, prompts only; its chunks of 256 tokens, loads layer by layer and sweeps of 20 % at "
+        "a watermark are not modelled (https://docs.lmcache.ai)"),
     "hicache": TierPreset(
         TierConfig(0, "eager"), False,
         "SGLang HiCache's host tier, write_through: loads layer by layer under the prefill and host slots of states "

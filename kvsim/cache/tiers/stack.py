@@ -62,6 +62,7 @@ class TierStack:
     >>> pool.release([block])
     >>> tiers.plan(StepView([], [], []), now_s=0.0)
     >>> tiers.issue_stores(at_s=1.0)
+    True
     >>> tiers.next_s(), tiers.take_arrived(1.5), tiers.match(0, [77, 78], now_s=1.5)
     (1.5, [], 1)
     """
