@@ -101,8 +101,8 @@ def loop_s() -> float:
 
 def table(results: Sequence[Result]) -> str:
     """The results as a Markdown table."""
-    rows = ["| group | benchmark | seconds | wall | budget | us a request | segments a request | runs touched a request "
-            "| peak MB so far |", "|---|---|---:|---:|---:|---:|---:|---:|---:|"]
+    rows = ["| group | benchmark | seconds | wall | budget | us a request | segments a request "
+            "| runs touched a request | peak MB so far |", "|---|---|---:|---:|---:|---:|---:|---:|---:|"]
     for result in results:
         counters, n = result.counters, result.counters.get("requests", 0)
         segments = sum(counters.get(name, 0) for name in ("jumps", "planned_steps", "chunk_steps"))
@@ -117,8 +117,8 @@ def table(results: Sequence[Result]) -> str:
 
 def record(results: Sequence[Result]) -> None:
     """Write the table with the machine it was measured on."""
-    about = ("Processor and wall seconds, least of the repeats; budgets are the design's for one idle core. A scenario's "
-             "are those of the whole `simulate` call, which its report calls `run.wall_s`. Written by "
+    about = ("Processor and wall seconds, least of the repeats; budgets are the design's for one idle core. A "
+             "scenario's are those of the whole `simulate` call, which its report calls `run.wall_s`. Written by "
              "`python -m benchmarks --record`.")
     text = f"# Benchmark results\n\n{about}\n\nMachine: {machine()}\n\n{table(results)}\n"
     RESULTS.write_text(text, encoding="utf-8")
@@ -146,7 +146,8 @@ def main(arguments: Sequence[str]) -> int:
             print(f"skipped {benchmark.name}: {benchmark.trace} is not below KVSIM_TRACES")
             continue
         results.append(result)
-        print(f"{benchmark.name}: {result.seconds:.3f} s, wall {result.wall_s:.3f} s {json.dumps(result.counters)}", flush=True)
+        print(f"{benchmark.name}: {result.seconds:.3f} s, wall {result.wall_s:.3f} s {json.dumps(result.counters)}",
+              flush=True)
     if chosen.update:
         update(results)
     if chosen.record:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from kvsim.errors import Problem, ProfileError
 from kvsim.profiles.engine_profile import Speed
-from kvsim.profiles.hardware import ApiPriceProfile, NodeProfile, OwnedCost, PriceProfile
+from kvsim.profiles.hardware import ApiPriceProfile, OwnedCost, PriceProfile
 from kvsim.profiles.store import ProfileStore
 from kvsim.report.bill import (
     Bill,
@@ -82,7 +82,7 @@ def hourly_bill(resolved: Resolved, store: ProfileStore, replicas: int | None = 
 def units_for(resolved: Resolved, store: ProfileStore, replicas: int) -> Units:
     """Buying units that hold `replicas` replicas."""
     gpus = replicas * resolved.scenario.hardware.num_gpus
-    return units_of(gpus, node_of(resolved, store), resolved.scenario.prices.whole_units)
+    return units_of(gpus, resolved.node, resolved.scenario.prices.whole_units)
 
 
 def compute_price(resolved: Resolved, store: ProfileStore) -> PriceProfile:
@@ -97,24 +97,15 @@ def usd_per_gpu_hour(resolved: Resolved, store: ProfileStore) -> float:
     return math.fsum(line.usd_per_hour for line in lines)
 
 
-def node_of(resolved: Resolved, store: ProfileStore) -> NodeProfile | None:
-    """The named node, else the one that has the GPU's name as an alias, else none."""
-    name = resolved.scenario.hardware.node or resolved.gpu.name
-    if resolved.scenario.hardware.node is None and not store.knows("node", name):
-        return None
-    with naming(resolved.scenario, "hardware.node"):
-        return store.get("node", name)
-
-
 def gpus_per_node(resolved: Resolved, store: ProfileStore) -> float:
     """GPUs that share a host; 8 where no node is known."""
-    node = node_of(resolved, store)
+    node = resolved.node
     return node.num_gpus.base if node else USUAL_GPUS_PER_NODE
 
 
 def power_w(resolved: Resolved, store: ProfileStore) -> float:
     """All-in power of one GPU with its share of the host [W], nan where no node says."""
-    node = node_of(resolved, store)
+    node = resolved.node
     return node.power_all_in_per_gpu.base if node and node.power_all_in_per_gpu else math.nan
 
 

@@ -14,7 +14,7 @@ from kvsim.memory.geometry import KvGeometry, KvSpec, kv_geometry
 from kvsim.memory.layout_check import layout_problems
 from kvsim.profiles.engine_profile import EngineProfile, resolve_base
 from kvsim.profiles.figure import Profile
-from kvsim.profiles.hardware import GpuProfile
+from kvsim.profiles.hardware import GpuProfile, NodeProfile
 from kvsim.profiles.model import ModelProfile
 from kvsim.profiles.store import ProfileStore, default_store
 from kvsim.scenario import Scenario, naming
@@ -44,6 +44,8 @@ class Resolved:
         The pool as predicted, when the scenario gives a logged one instead.
     engine : EngineConfig
         What the engine runs with.
+    node : NodeProfile or None
+        The named node, else the GPU's usual one.
     """
 
     scenario: Scenario
@@ -56,6 +58,7 @@ class Resolved:
     capacity: Capacity
     predicted: Capacity | None
     engine: EngineConfig
+    node: NodeProfile | None = None
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
@@ -84,8 +87,7 @@ def resolve(scenario: Scenario, store: ProfileStore | None = None) -> Resolved:
 
     Examples
     --------
-    >>> from kvsim.tiering import tier_configs
-    from kvsim.scenario import load_scenario
+    >>> from kvsim.scenario import load_scenario
     >>> resolve(load_scenario("k3-b300-study")).capacity.num_blocks
     2135
     """
@@ -105,9 +107,19 @@ def resolve(scenario: Scenario, store: ProfileStore | None = None) -> Resolved:
     budget = hbm_budget(model, gpu, layout, limits, profile.reserve, geometry)
     sizing = _Sizing(scenario, model, gpu, profile, layout, limits, geometry, budget)
     predicted, used = sizing.pools()
+    node = node_of(scenario, gpu.name, store)
     engine = replace(engine_config(scenario, geometry, limits, used.num_blocks),
-                     tiers=tier_configs(scenario, gpu, geometry))
-    return Resolved(scenario, model, gpu, profile, layout, limits, budget, used, predicted, engine)
+                     tiers=tier_configs(scenario, gpu, node, geometry))
+    return Resolved(scenario, model, gpu, profile, layout, limits, budget, used, predicted, engine, node)
+
+
+def node_of(scenario: Scenario, gpu: str, store: ProfileStore) -> NodeProfile | None:
+    """The named node, else the one that has the GPU's name as an alias, else none."""
+    name = scenario.hardware.node or gpu
+    if scenario.hardware.node is None and not store.knows("node", name):
+        return None
+    with naming(scenario, "hardware.node"):
+        return store.get("node", name)
 
 
 def engine_limits(scenario: Scenario, model: ModelProfile, gpu: GpuProfile, profile: EngineProfile) -> EngineLimits:

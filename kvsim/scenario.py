@@ -109,13 +109,20 @@ class Engine(Part):
 class Tier(Part):
     """A cache tier below HBM.
 
-    ``capacity`` is that of the whole replica. Bandwidths are those of one GPU's link; None takes what the GPU's
-    profile says of its host link.
+    ``capacity`` is that of the whole replica. ``preset`` names a connector's rules (`kvsim.cache.tiers.presets`),
+    ``write`` overrides when it stores. Bandwidths are those of one GPU's link, ``latency_s`` what every transfer
+    takes besides; None takes what the profiles say. ``load_rule``: whether a hit is loaded although computing it
+    again would be faster. ``offline_from_s``: when the tier stops answering.
     """
 
     kind: Literal["dram", "nvme", "pool"]
     capacity: Annotated[float, _quantity("B", "B"), Field(ge=0)]
-    write: Literal["eager", "lazy", "on-eviction", "none"] = "eager"
+    preset: str | None = None
+    write: Literal["eager", "lazy", "on-eviction", "on-reuse", "none"] | None = None
+    reuse_threshold: Positive = 2
+    load_rule: Literal["always_load", "break_even"] = "always_load"
+    latency_s: Seconds | None = None
+    offline_from_s: Seconds | None = None
     read_bandwidth_per_gpu: Annotated[float, _quantity("B/s", "B/s"), Field(gt=0)] | None = None
     write_bandwidth_per_gpu: Annotated[float, _quantity("B/s", "B/s"), Field(gt=0)] | None = None
 

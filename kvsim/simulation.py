@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from kvsim.billing import (
     market,
     trust_mark,
 )
+from kvsim.cache.tiers.config import TierConfig
 from kvsim.engine import core, reference
 from kvsim.engine.types import UNFINISHED, EngineConfig, EngineRun, Progress
 from kvsim.errors import Problem, ScenarioError, SimulationError
@@ -42,6 +44,7 @@ from kvsim.report.metrics import (
 from kvsim.report.report import Report, RunInfo
 from kvsim.report.slo import Classes, good_requests, goodput_by_class
 from kvsim.report.statistics import steady_from
+from kvsim.report.transfers import tier_use
 from kvsim.resolve import Resolved, resolve
 from kvsim.scenario import Scenario, load_scenario
 from kvsim.steptime.base import LinearStepTime, StepBatch, StepTimeModel, step_s
@@ -110,7 +113,8 @@ def simulate(scenario: Scenario | str | Mapping[str, Any], progress: Progress | 
     look_up_prices(resolved, store)
     workload = build_workload(checked)
     model = step_time_of(resolved)
-    run = ENGINES[checked.engine.fidelity](workload, resolved.engine, model, progress)
+    config = replace(resolved.engine, tiers=with_recompute_time(resolved.engine, model))
+    run = ENGINES[checked.engine.fidelity](workload, config, model, progress)
     return _report(_Outcome(resolved, workload, model, run, store), began)
 
 
@@ -129,6 +133,13 @@ def step_time_of(resolved: Resolved) -> StepTimeModel:
     use = CalibrationUse(resolved.gpu.name, resolved.model.name, given.kv_dtype, resolved.engine_profile.name,
                          given.async_scheduling, physics_digest(physics))
     return with_calibration(physics, load_calibration(given.calibration), use)
+
+
+def with_recompute_time(config: EngineConfig, model: StepTimeModel) -> tuple[TierConfig, ...]:
+    """Tiers that load only what is faster than computing it again, told how fast a full prefill step computes."""
+    tokens = config.max_num_batched_tokens
+    chunk = StepBatch(tokens, 1, tokens * (tokens + 1) // 2, tokens, 0)
+    return tuple(replace(t, recompute_s_per_token=step_s(model, chunk, 0) / tokens) for t in config.tiers)
 
 
 class _Outcome:
@@ -218,7 +229,7 @@ def _report(outcome: _Outcome, began: float) -> Report:
     return Report(
         name=scenario.name,
         throughput=throughput(run.records, window, scenario.hardware.num_gpus),
-        hit_rate=hit_rate(run.records, window, outcome.ideal),
+        hit_rate=hit_rate(run, window, outcome.ideal),
         latency=latency(run.records, window),
         capacity=outcome.resolved.capacity,
         cost=outcome.cost(),
@@ -231,6 +242,7 @@ def _report(outcome: _Outcome, began: float) -> Report:
         scenario=scenario.to_dict(),
         records=run.records,
         timeline=run.timeline,
+        tiers=tier_use(run.totals),
     )
 
 

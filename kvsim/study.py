@@ -15,6 +15,7 @@ from kvsim.report.cost import Cost
 from kvsim.report.limits import RESOURCES
 from kvsim.report.report import Report, plain
 from kvsim.report.statistics import median_interval
+from kvsim.report.transfers import TierUse
 from kvsim.resolve import Resolved, resolve
 from kvsim.scenario import Scenario
 from kvsim.simulation import simulate
@@ -171,6 +172,7 @@ def report_text(report: Report) -> str:
         *(f"refused {reason}" for reason in run.refusals),
         f"${report.cost.usd_per_hour:.2f} per hour{_basis_text(report.cost)}; {_earning_text(report.cost)}",
         f"time: {shares}",
+        *(_tier_text(t, report) for t in report.tiers),
         f"{len(report.ledger)} figures used, {len(assumed)} of them assumed; seed {run.seed}, digest {run.digest}",
     ]
     return "\n".join(lines)
@@ -180,6 +182,13 @@ def _basis_text(cost: Cost) -> str:
     """What the bill and the speed behind it rest on."""
     bill = cost.bill
     return f" ({bill.basis} as of {bill.as_of}, {bill.units.text()}; speed: {cost.trust})" if bill else ""
+
+
+def _tier_text(tier: TierUse, report: Report) -> str:
+    share = getattr(report.hit_rate.by_tier, tier.kind)
+    return (f"{tier.kind}: {share:.1%} of prompt tokens, {tier.bytes_loaded / 1e9:,.0f} GB in and "
+            f"{tier.bytes_stored / 1e9:,.0f} GB out per GPU, links {tier.load_link_utilisation_frac:.0%} and "
+            f"{tier.store_link_utilisation_frac:.0%} busy, bound by {tier.verdict}")
 
 
 def _earning_text(cost: Cost) -> str:

@@ -18,11 +18,13 @@ from kvsim.workload.presets import PRESETS
 
 REFERENCE = "k3-b300-study"
 """The shipped scenario that the dashboard opens with; whatever no control sets stays as written there."""
+OFFLOAD = "k3-b300-dram"
+"""The shipped scenario whose DRAM tier the switch offers."""
 
-DURATION_S, WARMUP_S = 1200, 300
-"""Shorter than a study's, so that the curve appears in seconds: enough for about a hundred requests a point."""
+DURATION_S, WARMUP_S, SEEDS = 1200, 300, 3
+"""Shorter than a study's, so that the curve appears in seconds: enough for about a hundred requests a run."""
 
-GIB = 2.0**30
+GIB, GB = 2.0**30, 1e9
 NO_API_PRICE = "none"
 PREDICTED, LOGGED = "predicted", "logged"
 
@@ -35,7 +37,7 @@ CURVE_POINTS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128)
 
 RANGES: Mapping[str, tuple[float, float]] = MappingProxyType({
     "gpu_memory_utilization": (0.5, 0.99), "logged_gib": (0.5, 1024.0), "sessions": (1, 128),
-    "duration_s": (60, 14_400), "warmup_s": (0, 7_200), "seeds": (1, 11),
+    "duration_s": (60, 14_400), "warmup_s": (0, 7_200), "seeds": (1, 11), "dram_gb": (0.0, 100_000.0),
 })
 """Smallest and largest value of the controls that take any number."""
 
@@ -50,7 +52,8 @@ class Choices:
 
     ``pool`` is "predicted" or "logged", ``logged_gib`` the logged pool [GiB per GPU]. ``sessions`` is the number of
     live sessions that the verdict is about, ``curve`` the further ones that are simulated. ``seeds`` counts
-    replications of each. None means the engine profile's or the model's own value.
+    replications of each. ``dram`` switches a host DRAM tier of ``dram_gb`` [GB for the whole replica] on; one of 0 GB
+    is none. None means the engine profile's or the model's own value.
     """
 
     model: str
@@ -69,6 +72,8 @@ class Choices:
     prefix_caching: bool
     pool: str
     logged_gib: float
+    dram: bool
+    dram_gb: float
     preset: str
     sessions: int
     curve: tuple[int, ...]
@@ -107,6 +112,7 @@ def default_choices(store: ProfileStore) -> Choices:
     """
     scenario = load_scenario(REFERENCE)
     engine, workload, layout = scenario.engine, scenario.workload, scenario.layout
+    offload = load_scenario(OFFLOAD).tiers[0]
     model, logged = store.get("model", scenario.model), engine.kv_bytes_per_gpu
     own_length = engine.max_model_len == model.max_positions
     return Choices(
@@ -116,9 +122,10 @@ def default_choices(store: ProfileStore) -> Choices:
         max_model_len=None if own_length else engine.max_model_len,
         max_num_batched_tokens=engine.max_num_batched_tokens, max_num_seqs=engine.max_num_seqs,
         prefix_caching=engine.prefix_caching, pool=LOGGED if logged else PREDICTED, logged_gib=(logged or GIB) / GIB,
+        dram=bool(scenario.tiers), dram_gb=offload.capacity / GB,
         preset=workload.preset or next(iter(PRESETS)), sessions=workload.concurrency or 8,
-        curve=scenario.study.concurrency if scenario.study else (), duration_s=DURATION_S, warmup_s=WARMUP_S, seeds=1,
-        compute=scenario.prices.compute, api=scenario.prices.api or NO_API_PRICE,
+        curve=scenario.study.concurrency if scenario.study else (), duration_s=DURATION_S, warmup_s=WARMUP_S,
+        seeds=SEEDS, compute=scenario.prices.compute, api=scenario.prices.api or NO_API_PRICE,
     )
 
 
@@ -224,10 +231,19 @@ def scenario_of(choices: Choices) -> Scenario:
         **data, "name": f"{choices.model} on {choices.num_gpus} x {choices.gpu}", "description": "",
         "model": choices.model, "hardware": {"gpu": choices.gpu, "num_gpus": choices.num_gpus},
         "layout": {n: getattr(choices, n) for n in ("tp", "pp", "ep", "dp", "dcp")}, "engine": engine,
+        "tiers": _tiers(choices),
         "workload": {"preset": choices.preset, "concurrency": choices.sessions, "duration_s": choices.duration_s,
                      "warmup_s": choices.warmup_s},
         "prices": {"compute": choices.compute, "api": None if choices.api == NO_API_PRICE else choices.api},
     }, "controls")
+
+
+def _tiers(choices: Choices) -> list[dict[str, Any]]:
+    """The DRAM tier as the shipped scenario writes it, but of the chosen capacity; none when switched off or empty."""
+    if not choices.dram or not choices.dram_gb:
+        return []
+    tier = load_scenario(OFFLOAD).to_dict()["tiers"][0]
+    return [{**tier, "capacity": f"{choices.dram_gb:.12g} GB"}]
 
 
 def to_query(choices: Choices, store: ProfileStore) -> dict[str, str]:

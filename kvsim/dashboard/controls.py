@@ -34,6 +34,7 @@ def sidebar() -> Choices:
         _hardware(choices, listed)
         _engine(listed)
         _pool(choices)
+        _tier(choices)
         _traffic(listed)
         _prices(choices, store, listed)
     return choices
@@ -75,6 +76,15 @@ def _pool(choices: Choices) -> None:
     low, high = RANGES["logged_gib"]
     st.number_input("Logged pool (GiB per GPU)", low, high, step=0.01, key="logged_gib",
                     disabled=choices.pool != LOGGED)
+
+
+def _tier(choices: Choices) -> None:
+    st.toggle("DRAM tier", key="dram",
+              help="Host memory behind the HBM pool: blocks are copied down as they are computed and loaded back when "
+                   "a prompt needs them, over the GPUs' host links.")
+    low, high = RANGES["dram_gb"]
+    st.number_input("DRAM capacity (GB, whole replica)", low, high, step=1.0, key="dram_gb", format="%.0f",
+                    disabled=not choices.dram, help="0 = none.")
 
 
 def _traffic(listed: Options) -> None:

@@ -12,7 +12,19 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from kvsim.dashboard.results import HIT, IDEAL, OUTPUT, Span, extremes, median, reached_frac, zone_spans
+from kvsim.dashboard.results import (
+    HIT,
+    IDEAL,
+    OUTPUT,
+    TIER_TEXT,
+    Span,
+    extremes,
+    median,
+    reached_frac,
+    tier_hits,
+    tiers_hit,
+    zone_spans,
+)
 from kvsim.memory.budget import BudgetLine, MemoryBudget
 from kvsim.memory.capacity import Capacity, FitAtContext
 from kvsim.study import Row
@@ -20,6 +32,8 @@ from kvsim.units import gib, si
 
 TIER_COLOURS = MappingProxyType({"hbm": "#0072B2", "dram": "#D55E00", "nvme": "#009E73", "pool": "#CC79A7"})
 """One colour a cache tier, on every chart."""
+TIER_PATTERNS = MappingProxyType({"hbm": "", "dram": "/", "nvme": "\\", "pool": "x"})
+"""One hatching a tier, for those who cannot tell the colours."""
 
 WEIGHTS_COLOUR, RUNTIME_COLOUR, OUTSIDE_COLOUR, TOTAL_COLOUR = "#9A6F00", "#8A8A8A", "#8A8A8A", "#6E7B8B"
 SHORT_COLOUR = "#D55E00"
@@ -154,7 +168,7 @@ def waterfall_alt(budget: MemoryBudget) -> str:
 
 
 def hit_curve(rows: Sequence[Row], live: int) -> go.Figure:
-    """Hit rate (above) and output rate (below) against live sessions, with the zones.
+    """Hit rate by tier (above) and output rate (below) against live sessions, with the zones.
 
     Parameters
     ----------
@@ -166,20 +180,43 @@ def hit_curve(rows: Sequence[Row], live: int) -> go.Figure:
     Returns
     -------
     Figure
+        Areas of the tiers that served tokens, stacked, with the hit rate on top; the ideal; output.
         Hit rates in percent of prompt tokens, output in tokens/s.
     """
     rows = sorted(rows, key=lambda row: row.concurrency or 0)
     xs = [float(row.concurrency or 0) for row in rows]
-    hit = _line("Hit rate, HBM", xs, [100 * median(r, HIT) for r in rows], TIER_COLOURS["hbm"], "circle")
+    traces = [*tier_areas(rows, xs), *_hit_lines(rows, xs)]
+    for trace in traces:
+        unit = " tokens/s" if trace.get("yaxis") == "y2" else " %"
+        trace["hovertemplate"] = f"%{{x}} live sessions: %{{y:.1f}}{unit}<extra>{trace['name']}</extra>"
+    return _figure(traces, _curve_layout(rows, xs, live))
+
+
+def tier_areas(rows: Sequence[Row], xs: list[float]) -> list[dict[str, Any]]:
+    """A stacked area a tier that served tokens, the fastest at the bottom; hits in percent of prompt tokens."""
+    shares = [tier_hits(row) for row in rows]
+    return [{"type": "scatter", "mode": "lines", "name": f"Hits in {TIER_TEXT[tier]}", "x": xs,
+             "y": [100 * share[tier] for share in shares], "stackgroup": "tiers",
+             "line": {"color": TIER_COLOURS[tier], "width": 1}, "fillcolor": _translucent(TIER_COLOURS[tier]),
+             "fillpattern": {"shape": TIER_PATTERNS[tier], "fgcolor": TIER_COLOURS[tier], "size": 6, "fgopacity": 0.6}}
+            for tier in tiers_hit(rows)]
+
+
+def _translucent(colour: str) -> str:
+    red, green, blue = bytes.fromhex(colour.removeprefix("#"))
+    return f"rgba({red},{green},{blue},0.35)"
+
+
+def _hit_lines(rows: Sequence[Row], xs: list[float]) -> list[dict[str, Any]]:
+    """Hit rate of all tiers, the ideal one, and output."""
+    hit = _line("Hit rate", xs, [100 * median(r, HIT) for r in rows], TOTAL_COLOUR, "circle")
     ideal = _line("Ideal hit rate (unlimited cache)", xs, [100 * median(r, IDEAL) for r in rows], IDEAL_COLOUR,
                   "circle-open")
     output = _line("Output tokens/s", xs, [median(r, OUTPUT) for r in rows], OUTPUT_COLOUR, "diamond")
     ideal["line"]["dash"] = "dash"
     hit |= _whiskers([tuple(100 * v for v in extremes(r, HIT)) for r in rows], hit["y"])
     output |= {"yaxis": "y2"} | _whiskers([extremes(r, OUTPUT) for r in rows], output["y"])
-    for trace, unit in ((hit, " %"), (ideal, " %"), (output, " tokens/s")):
-        trace["hovertemplate"] = f"%{{x}} live sessions: %{{y:.1f}}{unit}<extra>{trace['name']}</extra>"
-    return _figure([hit, ideal, output], _curve_layout(rows, xs, live))
+    return [hit, ideal, output]
 
 
 def _curve_layout(rows: Sequence[Row], xs: list[float], live: int) -> dict[str, Any]:
@@ -223,9 +260,14 @@ def _whiskers(spans: Sequence[tuple[float, ...]], middles: Sequence[float]) -> d
 
 def curve_alt(rows: Sequence[Row]) -> str:
     """The curve in words."""
-    parts = [f"{row.concurrency} live sessions: {median(row, HIT):.0%} of prompt tokens reused, "
+    parts = [f"{row.concurrency} live sessions: {median(row, HIT):.0%} of prompt tokens reused ({_tiers_alt(row)}), "
              f"ideal {median(row, IDEAL):.0%}, {median(row, OUTPUT):,.0f} output tokens/s" for row in rows]
     return "Hit rate and output by live sessions. " + "; ".join(parts) + "."
+
+
+def _tiers_alt(row: Row) -> str:
+    shares = tier_hits(row)
+    return ", ".join(f"{TIER_TEXT[tier]} {shares[tier]:.0%}" for tier in tiers_hit([row]))
 
 
 def _layout(**more: Any) -> dict[str, Any]:

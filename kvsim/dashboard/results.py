@@ -30,6 +30,9 @@ RESOURCE_TEXT = MappingProxyType({
 })
 """What binds, for people."""
 
+TIER_TEXT = MappingProxyType({"hbm": "HBM", "dram": "DRAM", "nvme": "NVMe", "pool": "shared pool"})
+"""Cache tiers for people, the fastest first."""
+
 HIT: Pick = lambda r: r.hit_rate.total  # noqa: E731
 IDEAL: Pick = lambda r: r.hit_rate.ideal  # noqa: E731
 OUTPUT: Pick = lambda r: r.throughput.output_tokens_per_s  # noqa: E731
@@ -62,6 +65,22 @@ def reached_frac(row: Row) -> float:
     """Share of the ideal hit rate that a point reaches, 0 to 1; 1 where nothing could be reused."""
     ideal = median(row, IDEAL)
     return median(row, HIT) / ideal if ideal else 1.0
+
+
+def tier_hits(row: Row) -> dict[str, float]:
+    """Hits by tier as shares of all prompt tokens, those of the median run scaled to the median of all runs.
+
+    Medians of the tiers one by one would not add up to the median of their sum.
+    """
+    run = sorted(row.reports, key=HIT)[(len(row.reports) - 1) // 2].hit_rate
+    scale = median(row, HIT) / run.total if run.total else 0.0
+    return {tier: scale * float(getattr(run.by_tier, tier)) for tier in TIER_TEXT}
+
+
+def tiers_hit(rows: Sequence[Row]) -> list[str]:
+    """HBM, and every other tier that served a token of some run."""
+    return [t for t in TIER_TEXT if t == "hbm" or any(getattr(r.hit_rate.by_tier, t) for row in rows
+                                                      for r in row.reports)]
 
 
 def zone_of(frac: float) -> Zone:

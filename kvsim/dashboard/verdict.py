@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import MappingProxyType
 
+from kvsim.billing import CALIBRATED, GIVEN, PHYSICS, SAME_GPU
 from kvsim.dashboard.results import (
     CONTRIBUTION,
     HIT,
     IDEAL,
     OUTPUT,
+    TIER_TEXT,
     TTFT_P95,
     binds_from,
     median,
     reached_frac,
+    tier_hits,
+    tiers_hit,
     zone_of,
 )
 from kvsim.profiles.hardware import ApiPriceProfile
 from kvsim.profiles.model import ModelProfile
 from kvsim.resolve import Resolved
+from kvsim.scenario import Scenario
 from kvsim.study import Row
 from kvsim.units import gib, si
+
+TRUST_TEXT = MappingProxyType({
+    CALIBRATED: "measured with this model on this GPU", SAME_GPU: "kernels measured on this GPU, not this model",
+    PHYSICS: "no kernel was measured on this GPU", GIVEN: "the scenario states the step time",
+})
+"""Trust marks for people."""
 
 
 def model_title(model: ModelProfile) -> str:
@@ -49,7 +61,7 @@ def capacity_sentence(resolved: Resolved) -> str:
         low, high = resolved.budget.kv_bytes_range
         basis = f"as predicted ({pool} per GPU; between {gib(low)} and {gib(high)} with the assumed figures' ranges)"
     return (f"**{model_title(resolved.model)} on {machine_title(resolved)}** holds "
-            f"**{si(capacity.kv_tokens, 'tokens')} of KV** {basis}")
+            f"**{si(capacity.kv_tokens, 'tokens')} of KV** {basis}{tier_sentence(resolved.scenario)}")
 
 
 def traffic_sentence(resolved: Resolved, rows: Sequence[Row], live: int) -> str:
@@ -59,8 +71,34 @@ def traffic_sentence(resolved: Resolved, rows: Sequence[Row], live: int) -> str:
     ttft = median(row, TTFT_P95)
     goal = "" if limit is None else f" ({'within' if ttft <= limit else 'misses'} the SLO of {limit:g} s)"
     return (f"at **{live} live sessions** {median(row, HIT):.1%} of prompt tokens are reused "
-            f"(ideal {median(row, IDEAL):.1%}), TTFT p95 is {seconds(ttft)}{goal} and "
+            f"({tier_clause(row)}ideal {median(row, IDEAL):.1%}), TTFT p95 is {seconds(ttft)}{goal} and "
             f"{median(row, OUTPUT):,.0f} output tokens/s come out; {binding_clause(rows)}")
+
+
+def tier_clause(row: Row) -> str:
+    """Which tiers the reused tokens came from; nothing where HBM is the only one."""
+    tiers = tiers_hit([row])
+    if tiers == ["hbm"]:
+        return ""
+    shares = tier_hits(row)
+    return ", ".join(f"{shares[tier]:.1%} from {TIER_TEXT[tier]}" for tier in tiers) + "; "
+
+
+def tier_sentence(scenario: Scenario) -> str:
+    """The tiers below HBM, as a clause of the capacity.
+
+    >>> from kvsim.scenario import load_scenario
+    >>> tier_sentence(load_scenario("k3-b300-dram"))
+    ', and a DRAM tier of 1,889 GB behind it'
+    """
+    return "".join(f", and a {TIER_TEXT[t.kind]} tier of {t.capacity / 1e9:,.0f} GB behind it" for t in scenario.tiers)
+
+
+def trust_sentence(row: Row) -> str:
+    """How far the speed can be trusted, and from when the price of the hardware is."""
+    cost = row.reports[0].cost
+    dated = f"; hardware price as of {cost.as_of}" if cost.as_of else ""
+    return f"Trust in the speed: **{cost.trust}** ({TRUST_TEXT[cost.trust]}){dated}."
 
 
 def binding_clause(rows: Sequence[Row]) -> str:
@@ -87,7 +125,7 @@ def verdict(resolved: Resolved, rows: Sequence[Row], live: int, api: ApiPricePro
     row = next(r for r in rows if r.concurrency == live)
     zone = zone_of(reached_frac(row))
     return (f"**{zone.capitalize()}:** {capacity_sentence(resolved)}; {traffic_sentence(resolved, rows, live)}; "
-            f"{money_sentence(row, api)}.")
+            f"{money_sentence(row, api)}. {trust_sentence(row)}")
 
 
 def usd(value: float) -> str:

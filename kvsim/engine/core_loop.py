@@ -9,6 +9,7 @@ at a cost that depends on what is admitted or chunked in it, never on how many s
 
 from __future__ import annotations
 
+import math
 from operator import attrgetter
 
 from kvsim.cache.content_trie import build_trie
@@ -153,8 +154,13 @@ class Core:
     def _arrivals_matter(self) -> bool:
         """Whether a request that arrives now could be admitted in the step after."""
         config = self.config
-        return (len(self.running) < config.max_num_seqs and self.decoders.num < config.max_num_batched_tokens
-                and (not self.is_fcfs or not self.queue))
+        return self._may_refuse_warming() or (
+            len(self.running) < config.max_num_seqs and self.decoders.num < config.max_num_batched_tokens
+            and (not self.is_fcfs or not self.queue))
+
+    def _may_refuse_warming(self) -> bool:
+        """Whether an arrival may be the end of the warm-up, which sets the end of the run: a refusal ends a request."""
+        return self.may_refuse and math.isnan(self.arrivals.clock_start_s)
 
     def _run_chunks(self, seq: Sequence) -> int:
         """Make steps in which one sequence prefills on, the others decode, and nothing else happens; how many."""
@@ -163,7 +169,7 @@ class Core:
         stop = decoders.next_end() - 1 if decoders.num else LAST
         if self.is_listed and decoders.num:
             stop = min(stop, done + decoders.num_quiet(done, self.names_decode_states))
-        if self.fresh or self.late or decoders.num >= self.config.max_num_batched_tokens:
+        if self.fresh or self.late or decoders.num >= self.config.max_num_batched_tokens or self._may_refuse_warming():
             return 0
         while done < stop and clock.now_s < self.arrivals.until_s:
             tokens = self._middle_chunk(seq)

@@ -97,7 +97,8 @@ class TieredCore(Core):
 
     def _arrivals_matter(self) -> bool:
         """Whether a request that arrives now could be admitted in the step after."""
-        return super()._arrivals_matter() and not (self.is_fcfs and self.num_ready)
+        is_next = not self.is_fcfs or not self.num_ready
+        return self._may_refuse_warming() or (is_next and super()._arrivals_matter())
 
     def _quiet_steps(self) -> int:
         """Steps in which only decoding goes on and no block is begun, filled or released."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.engine.types import FINISHED, REFUSED, EngineRun, RunRecords
+from kvsim.engine.types import FINISHED, REFUSED, EngineRun, RunRecords, RunTotals
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -138,14 +138,24 @@ def throughput(records: RunRecords, window: Window, num_gpus: int) -> Throughput
                       float(window.holds(records.finish_s).sum()) / seconds)
 
 
-def hit_rate(records: RunRecords, window: Window, ideal_tokens: NDArray[np.int64]) -> HitRate:
+def hit_rate(run: EngineRun, window: Window, ideal_tokens: NDArray[np.int64]) -> HitRate:
     """Shares of the prompt tokens whose first token came in the window.
 
     Parameters
     ----------
+    run : EngineRun
+        Its records, and its totals by tier.
+    window : Window
+        Measured part.
     ideal_tokens : int array [n]
         What an infinite cache would have found of each prompt.
+
+    Notes
+    -----
+    A request's tokens from below HBM are known together; between several tiers they are divided as those of the
+    whole run are.
     """
+    records = run.records
     held = window.holds(records.first_token_s)
     prompt = float(records.prompt_tokens[held].sum())
     if not prompt:
@@ -153,7 +163,16 @@ def hit_rate(records: RunRecords, window: Window, ideal_tokens: NDArray[np.int64
     total = float(records.cached_tokens[held].sum()) / prompt
     external = float(records.external_tokens[held].sum()) / prompt
     ideal = float(ideal_tokens[held].sum()) / prompt
-    return HitRate(total, ideal, TierShares(hbm=total - external, dram=external))
+    return HitRate(total, ideal, TierShares(hbm=total - external, **_below_hbm(run.totals, external)))
+
+
+def _below_hbm(totals: RunTotals, external: float) -> dict[str, float]:
+    """Shares of the tiers below HBM, which sum to `external`."""
+    tokens: dict[str, int] = {}
+    for tier in totals.tiers:
+        tokens[tier.kind] = tokens.get(tier.kind, 0) + tier.hit_tokens
+    whole = sum(tokens.values())
+    return {kind: external * count / whole for kind, count in tokens.items()} if whole else {}
 
 
 def recomputed_frac(records: RunRecords, ideal_tokens: NDArray[np.int64], window: Window) -> float:

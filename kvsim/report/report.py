@@ -17,6 +17,7 @@ from kvsim.report.ledger import LedgerEntry
 from kvsim.report.limits import Limits
 from kvsim.report.metrics import HitRate, Latency, Throughput
 from kvsim.report.slo import ClassGoodput
+from kvsim.report.transfers import TierUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class Report:
         Every figure of the profiles used, assumed first.
     scenario : dict
         The scenario as plain data; `Scenario.from_dict` reads it back.
+    tiers : tuple of TierUse
+        What the tiers below HBM did, nearest first.
     records, timeline
         Per-request columns and change points; not part of the JSON.
 
@@ -92,6 +95,7 @@ class Report:
     scenario: dict[str, Any]
     records: RunRecords
     timeline: Timeline
+    tiers: tuple[TierUse, ...] = ()
     goodput_by_class: Mapping[str, ClassGoodput] = field(default_factory=dict[str, ClassGoodput])
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,6 +117,7 @@ class Report:
             "goodput": {"requests_per_s": self.goodput_requests_per_s, "by_class": {**self.goodput_by_class}},
             "preemptions": self.preemptions,
             "limits": self.limits,
+            "tiers": self.tiers,
             "run": self.run,
             "ledger": self.ledger,
             "scenario": self.scenario,

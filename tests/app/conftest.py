@@ -26,9 +26,9 @@ def report() -> Report:
 
 @pytest.fixture(scope="session")
 def make_row(report: Report) -> MakeRow:
-    """A row at a number of live sessions with these hit rates, one a seed, and what binds."""
-    def make(concurrency: int, *hits: float, ideal: float = 1.0, binding: str = "compute") -> Row:
-        reports = [replace(report, hit_rate=HitRate(hit, ideal, TierShares(hit)),
+    """A row at a number of live sessions with these hit rates, one a seed, what binds, and DRAM's part of the hits."""
+    def make(concurrency: int, *hits: float, ideal: float = 1.0, binding: str = "compute", dram: float = 0.0) -> Row:
+        reports = [replace(report, hit_rate=HitRate(hit, ideal, TierShares(hit * (1 - dram), hit * dram)),
                            limits=replace(report.limits, binding=binding)) for hit in hits]
         return Row(concurrency, tuple(reports))
 

@@ -31,7 +31,7 @@ def test_default_is_the_reference_scenario_but_for_length() -> None:
 
 def test_every_choice_reaches_the_scenario() -> None:
     changed = replace(DEFAULT, num_gpus=16, kv_dtype="bf16", pool=c.PREDICTED, sessions=12, max_num_seqs=32, dcp=2,
-                      preset="claude-code", compute="owned-2026-07", prefix_caching=False)
+                      preset="claude-code", compute="owned-2026-07", prefix_caching=False, dram=True, dram_gb=512.0)
     scenario = c.scenario_of(changed)
     assert (scenario.layout.tp, scenario.layout.pp, scenario.layout.dcp) == (8, 2, 2)
     assert scenario.engine.kv_bytes_per_gpu is None
@@ -39,6 +39,15 @@ def test_every_choice_reaches_the_scenario() -> None:
     assert not scenario.engine.prefix_caching
     assert (scenario.workload.preset, scenario.workload.concurrency) == ("claude-code", 12)
     assert scenario.prices.compute == "owned-2026-07"
+    assert [(t.kind, t.capacity, t.write) for t in scenario.tiers] == [("dram", 512e9, "eager")]
+
+
+def test_dram_is_the_shipped_tier_unless_empty_or_off() -> None:
+    on = replace(DEFAULT, dram=True)
+    assert c.scenario_of(on).tiers == load_scenario(c.OFFLOAD).tiers
+    assert c.scenario_of(replace(on, dram_gb=0.0)).tiers == ()
+    assert c.scenario_of(replace(on, dram=False)).tiers == ()
+    assert c.reconcile(on, DEFAULT, STORE).pool == c.LOGGED
 
 
 @pytest.mark.parametrize("change", [{"gpu": "b200-sxm"}, {"gpu_memory_utilization": 0.92}, {"num_gpus": 16},
@@ -73,7 +82,8 @@ def choices() -> st.SearchStrategy[c.Choices]:
         "pool": st.sampled_from([c.PREDICTED, c.LOGGED]),
         "max_model_len": st.sampled_from(c.MODEL_LENGTHS), "sessions": st.integers(1, 128),
         "curve": st.sets(st.sampled_from(c.CURVE_POINTS)).map(lambda s: tuple(sorted(s))),
-        "prefix_caching": st.booleans(), "logged_gib": st.integers(50, 30_000).map(lambda n: n / 100),
+        "prefix_caching": st.booleans(), "dram": st.booleans(),
+        "dram_gb": st.integers(0, 100_000).map(float), "logged_gib": st.integers(50, 30_000).map(lambda n: n / 100),
     })
     return change.map(lambda made: c.reconcile(replace(DEFAULT, **made), DEFAULT, STORE))
 

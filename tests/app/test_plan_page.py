@@ -14,7 +14,8 @@ from kvsim.scenario import load_scenario
 def open_app(repo_root: Path, **query: str) -> AppTest:
     """The page after its first run, with a single short simulation unless the address says otherwise."""
     app = AppTest.from_file(str(repo_root / "app.py"), default_timeout=120)
-    for name, value in {"curve": "4", "sessions": "4", "duration_s": "120", "warmup_s": "0", **query}.items():
+    for name, value in {"curve": "4", "sessions": "4", "duration_s": "120", "warmup_s": "0",
+                        "seeds": "1", **query}.items():
         app.query_params[name] = value
     return app.run()
 
@@ -64,6 +65,25 @@ def test_changing_sessions_changes_scenario_and_address(repo_root: Path) -> None
     assert "at **3 live sessions**" in after
     assert after != before
     assert query(app)["sessions"] == "3"
+
+
+def test_dram_switch_changes_scenario_verdict_and_address(repo_root: Path) -> None:
+    app = open_app(repo_root, sessions="16", curve="16", duration_s="600", warmup_s="300")
+    assert "**Collapsed:**" in app.error[0].value
+    assert app.number_input(key="dram_gb").disabled
+    app.toggle(key="dram").set_value(True).run()
+    assert not app.exception
+    assert "**Safe:**" in app.success[0].value
+    assert "from DRAM" in app.success[0].value
+    assert query(app)["dram"] == "yes"
+    app.number_input(key="dram_gb").set_value(0.0).run()
+    assert "**Collapsed:**" in app.error[0].value
+
+
+def test_seeds_are_three_unless_asked(repo_root: Path) -> None:
+    app = AppTest.from_file(str(repo_root / "app.py"), default_timeout=120)
+    app.query_params["gpu"] = "b200-sxm"  # does not fit: nothing is simulated
+    assert app.run().number_input(key="seeds").value == 3
 
 
 def test_more_utilization_means_a_larger_predicted_pool(repo_root: Path) -> None:

@@ -52,6 +52,23 @@ def test_verdict_is_made_of_results(make_row: MakeRow) -> None:
     assert verdict.verdict(resolved, rows, 16, api).startswith("**Collapsed:**")
 
 
+def test_verdict_tells_tiers_and_trust(make_row: MakeRow) -> None:
+    resolved = resolve(load_scenario("k3-b300-dram"))
+    rows = [make_row(8, 0.9), make_row(16, 0.8, dram=0.75)]
+    text = verdict.verdict(resolved, rows, 16, None)
+    assert "and a DRAM tier of 1,889 GB behind it" in text
+    assert "80.0% of prompt tokens are reused (20.0% from HBM, 60.0% from DRAM; ideal 100.0%)" in text
+    assert f"**{rows[1].reports[0].cost.trust}**" in text
+    assert "hardware price as of 2026-09" in text
+    assert "from DRAM" not in verdict.verdict(resolved, rows, 8, None)
+
+
+def test_every_trust_mark_has_a_meaning() -> None:
+    from kvsim import billing
+
+    assert {billing.CALIBRATED, billing.SAME_GPU, billing.PHYSICS, billing.GIVEN} == set(verdict.TRUST_TEXT)
+
+
 def test_money_needs_a_price(make_row: MakeRow) -> None:
     row = make_row(8, 0.9)
     assert math.isnan(results.median(row, results.CONTRIBUTION))

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
-QUICK = "curve=4,8&sessions=4&duration_s=120&warmup_s=0"
+QUICK = "curve=4,8&sessions=4&duration_s=120&warmup_s=0&seeds=1"
 """Two short simulations."""
 
 
@@ -59,6 +59,35 @@ def test_keyboard_changes_sessions_and_a_reload_keeps_them(page: Page, app_url: 
     expect(page).to_have_url(re.compile("sessions=5"))
     page.reload()
     expect(page.get_by_text(re.compile("at 5 live sessions"))).to_be_visible()
+
+
+def test_verdict_follows_sessions_and_the_dram_switch(page: Page, app_url: str) -> None:
+    open_plan(page, app_url, "curve=16&sessions=4&duration_s=600&warmup_s=300&seeds=1")
+    banner = page.get_by_text(re.compile("Kimi K3 on 8 x B300.* holds"))
+    expect(banner).to_contain_text("Safe:")
+    expect(banner).to_contain_text("same GPU, other model")
+    slider = page.get_by_role("slider", name="Live sessions")
+    slider.focus()
+    for _ in range(12):
+        slider.press("ArrowRight")
+    expect(banner).to_contain_text("at 16 live sessions")
+    expect(banner).to_contain_text("Collapsed:")
+    switch = page.get_by_role("switch", name="DRAM tier")
+    switch.focus()
+    switch.press("Space")
+    expect(banner).to_contain_text("Safe:")
+    expect(banner).to_contain_text(re.compile("[0-9.]+% from DRAM"))
+    expect(page.locator(".js-plotly-plot").first).to_contain_text("Hits in DRAM")
+    expect(page).to_have_url(re.compile("dram=yes"))
+
+
+def test_scenario_can_be_downloaded(page: Page, app_url: str) -> None:
+    open_plan(page, app_url)
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Scenario (YAML)").click()
+    text = Path(started.value.path()).read_text(encoding="utf-8")
+    assert "model: kimi-k3" in text
+    assert "concurrency:" in text
 
 
 def test_too_large_model_is_an_answer(page: Page, app_url: str) -> None:

@@ -8,6 +8,7 @@ from math import nan
 
 import numpy as np
 
+from kvsim.cache.tiers.config import TierKind, TierTotals
 from kvsim.engine.types import FINISHED, EngineRun, RunRecords, RunTotals, Timeline
 
 
@@ -42,9 +43,11 @@ def records_of(rows: Sequence[Served]) -> RunRecords:
 
 
 def run_of(rows: Sequence[Served], states: Sequence[tuple[float, int, int, int]] = (),
-           makespan_s: float = 100.0) -> EngineRun:
-    """A run of these requests; states are (time [s], running, waiting, used blocks)."""
+           makespan_s: float = 100.0, tiers: Sequence[tuple[TierKind, int]] = ()) -> EngineRun:
+    """A run of these requests; states are (time [s], running, waiting, used blocks), tiers (kind, tokens hit)."""
     table = np.array(states, np.float64).reshape(-1, 4)
     running, waiting, used = (table[:, i].astype(np.int64) for i in (1, 2, 3))
     timeline = Timeline(table[:, 0], running, waiting, used, np.zeros(len(table), np.int64))
-    return EngineRun(records_of(rows), RunTotals(10, 100, 100, 100, 0, 0, makespan_s, makespan_s), timeline)
+    used_tiers = tuple(TierTotals(kind, 10, tokens, 0, 0, 0, 0, 0.0, 0.0, 0) for kind, tokens in tiers)
+    totals = RunTotals(10, 100, 100, 100, 0, 0, makespan_s, makespan_s, tiers=used_tiers)
+    return EngineRun(records_of(rows), totals, timeline)

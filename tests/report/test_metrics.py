@@ -48,7 +48,7 @@ def test_nothing_happened() -> None:
     assert isnan(latency(found, WHOLE).ttft_s.p99)
     assert throughput(found, WHOLE, 8).total_tokens_per_s_per_gpu == 0
     assert throughput(found, Window(5, 5), 8).requests_per_s == 0
-    assert hit_rate(found, WHOLE, np.zeros(1, np.int64)).total == 0
+    assert hit_rate(run_of([Served(0, nan, nan, status=UNFINISHED)]), WHOLE, np.zeros(1, np.int64)).total == 0
     assert good_requests_per_s(found, Window(5, 5), within_slo(found, 5.0, {})) == 0
 
 
@@ -85,9 +85,9 @@ def test_windows_add_up_to_the_run(rows: list[tuple[float, float, int]], cut: fl
 
 
 def test_hit_rate_is_weighted_by_tokens() -> None:
-    rows = records_of([Served(0, 1, 2, prompt=1000, cached=900, external=300), Served(0, 1, 2, prompt=3000),
-                       Served(0, 200, 201, prompt=10**9)])
-    found = hit_rate(rows, WHOLE, np.array([950, 50, 0]))
+    run = run_of([Served(0, 1, 2, prompt=1000, cached=900, external=300), Served(0, 1, 2, prompt=3000),
+                  Served(0, 200, 201, prompt=10**9)], tiers=(("dram", 300),))
+    found = hit_rate(run, WHOLE, np.array([950, 50, 0]))
     assert found.total == 900 / 4000
     assert found.ideal == 0.25
     assert (found.by_tier.hbm, found.by_tier.dram) == pytest.approx((600 / 4000, 300 / 4000))
@@ -96,7 +96,7 @@ def test_hit_rate_is_weighted_by_tokens() -> None:
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30))
 def test_tiers_sum_to_the_total(rows: list[tuple[int, float, float]]) -> None:
     served = [Served(0, 1, 2, prompt=n, cached=int(n * a), external=int(int(n * a) * b)) for n, a, b in rows]
-    found = hit_rate(records_of(served), WHOLE, np.zeros(len(rows), np.int64))
+    found = hit_rate(run_of(served, tiers=(("dram", 2), ("pool", 1))), WHOLE, np.zeros(len(rows), np.int64))
     tiers = found.by_tier
     assert tiers.hbm + tiers.dram + tiers.nvme + tiers.pool == pytest.approx(found.total, abs=1e-12)
     assert 0 <= found.total <= 1

@@ -11,14 +11,14 @@ from streamlit.delta_generator import DeltaGenerator
 
 from kvsim.agents import Step, why_fewer
 from kvsim.billing import api_price
-from kvsim.dashboard import figures, results, show, state, verdict
+from kvsim.dashboard import export, figures, results, show, verdict
 from kvsim.dashboard.choices import Choices, scenario_of
 from kvsim.dashboard.controls import sidebar
+from kvsim.dashboard.simulate import simulate_points
 from kvsim.errors import InfeasibleError, KvsimError
 from kvsim.memory.capacity import Capacity
 from kvsim.profiles.store import default_store
 from kvsim.report.ledger import LedgerEntry, ledger_of
-from kvsim.report.report import Report
 from kvsim.resolve import Resolved, resolve
 from kvsim.scenario import Scenario
 from kvsim.study import Row
@@ -81,7 +81,8 @@ def show_plan(choices: Choices, resolved: Resolved) -> None:
     show_steps(resolved)
     show_ledger(ledger_of(resolved.profiles))
     try:
-        rows = simulate_points(choices, resolved, slots.progress, curve)
+        rows = simulate_points(choices, resolved.scenario, slots.progress,
+                               lambda found: show_curve(curve, found, choices, last=False))
     except KvsimError as err:
         slots.progress.empty()
         slots.verdict.info(f"{verdict.capacity_sentence(resolved)}. The traffic was not simulated.",
@@ -89,61 +90,9 @@ def show_plan(choices: Choices, resolved: Resolved) -> None:
         with curve.container():
             show.error(err)
     else:
+        show_curve(curve, rows, choices, last=True)
         show_results(choices, resolved, rows, slots)
-
-
-def simulate_points(choices: Choices, resolved: Resolved, progress: DeltaGenerator,
-                    curve: DeltaGenerator) -> list[Row]:
-    """All points of the curve, the chosen one first; the curve grows with each.
-
-    Raises
-    ------
-    KvsimError
-        The scenario cannot be simulated, or has no price.
-    """
-    points = sorted(choices.points, key=lambda n: (n != choices.sessions, n))
-    rows: list[Row] = []
-    for number, concurrency in enumerate(points):
-        label = f"Simulating point {number + 1} of {len(points)}: {concurrency} live sessions"
-        bar = Bar(progress, label, number / len(points))
-        known = is_known(resolved.scenario, concurrency, choices.seeds)
-        rows.append(simulate_point(resolved.scenario, concurrency, choices.seeds, bar))
-        last = number + 1 == len(points)
-        if last or not known:
-            show_curve(curve, rows, choices, last=last)
-    progress.empty()
-    return sorted(rows, key=lambda row: row.concurrency or 0)
-
-
-def is_known(scenario: Scenario, concurrency: int, seeds: int) -> bool:
-    """Whether a point needs no simulation: drawing an unfinished curve would only flicker."""
-    cases = (scenario.at(concurrency, seed) for seed in range(scenario.seed, scenario.seed + seeds))
-    return all(state.reports().find(case) for case in cases)
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A progress bar that is drawn only when something has to be simulated."""
-
-    place: DeltaGenerator
-    label: str
-    share: float
-
-    def show(self, seed: int) -> None:
-        """Draw it; drawing is also where Streamlit stops a run that newer choices have overtaken."""
-        self.place.progress(self.share, f"{self.label}, seed {seed}")
-
-
-def simulate_point(scenario: Scenario, concurrency: int, seeds: int, bar: Bar) -> Row:
-    """All seeds of one number of live sessions, from the cache where they are known."""
-    cache = state.reports()
-    reports: list[Report] = []
-    for seed in range(scenario.seed, scenario.seed + seeds):
-        case = scenario.at(concurrency, seed)
-        if cache.find(case) is None:
-            bar.show(seed)
-        reports.append(cache.report(case, lambda _share, seed=seed: bar.show(seed)))
-    return Row(concurrency, tuple(reports))
+        show_exports(choices, resolved.scenario, rows)
 
 
 def show_curve(place: DeltaGenerator, rows: Sequence[Row], choices: Choices, *, last: bool) -> None:
@@ -174,6 +123,8 @@ def point_row(row: Row) -> dict[str, Any]:
     return {
         "Live sessions": row.concurrency,
         "Hit rate (%)": round(100 * results.median(row, results.HIT), 1),
+        "HBM hits (%)": round(100 * results.tier_hits(row)["hbm"], 1),
+        "DRAM hits (%)": round(100 * results.tier_hits(row)["dram"], 1),
         "Ideal (%)": round(100 * results.median(row, results.IDEAL), 1),
         "Output (tokens/s)": middle(results.OUTPUT, 1),
         "Binds": results.RESOURCE_TEXT[results.binding(row)],
@@ -200,6 +151,20 @@ def show_results(choices: Choices, resolved: Resolved, rows: Sequence[Row], slot
     with slots.metrics.container():
         show_traffic_metrics(row, resolved)
         show_doubts(rows)
+
+
+def show_exports(choices: Choices, scenario: Scenario, rows: Sequence[Row]) -> None:
+    """The scenario and its results to take along, and how to repeat them elsewhere."""
+    row = next(r for r in rows if r.concurrency == choices.sessions)
+    st.subheader("Take it along")
+    with st.container(horizontal=True):
+        st.download_button("Scenario (YAML)", lambda: export.scenario_yaml(choices, scenario), "scenario.yaml",
+                           "application/yaml", on_click="ignore", icon=":material/download:")
+        st.download_button("Report (JSON)", lambda: export.report_json(row), "report.json", "application/json",
+                           on_click="ignore", icon=":material/download:")
+    with st.expander("Copy as a command, or as Python"):
+        st.code(export.command(choices, scenario), language="bash", wrap_lines=True)
+        st.code(export.python(scenario), language="python", wrap_lines=True)
 
 
 def show_doubts(rows: Sequence[Row]) -> None:

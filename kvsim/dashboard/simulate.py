@@ -1,0 +1,69 @@
+"""Simulated points for pages: from the server's cache where they are known, with a progress bar where not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from streamlit.delta_generator import DeltaGenerator
+
+from kvsim.dashboard import state
+from kvsim.dashboard.choices import Choices
+from kvsim.report.report import Report
+from kvsim.scenario import Scenario
+from kvsim.study import Row
+
+Grow = Callable[[Sequence[Row]], None]
+"""Called with the rows so far, whenever a new one has been simulated."""
+
+
+def simulate_points(choices: Choices, scenario: Scenario, progress: DeltaGenerator, grow: Grow) -> list[Row]:
+    """All points of the curve, the chosen one first; returned by live sessions.
+
+    Raises
+    ------
+    KvsimError
+        The scenario cannot be simulated, or has no price.
+    """
+    points = sorted(choices.points, key=lambda n: (n != choices.sessions, n))
+    rows: list[Row] = []
+    for number, concurrency in enumerate(points):
+        label = f"Simulating point {number + 1} of {len(points)}: {concurrency} live sessions"
+        bar = Bar(progress, label, number / len(points))
+        known = is_known(scenario, concurrency, choices.seeds)
+        rows.append(simulate_point(scenario, concurrency, choices.seeds, bar))
+        if not known and number + 1 < len(points):
+            grow(rows)
+    progress.empty()
+    return sorted(rows, key=lambda row: row.concurrency or 0)
+
+
+def is_known(scenario: Scenario, concurrency: int, seeds: int) -> bool:
+    """Whether a point needs no simulation: drawing an unfinished curve would only flicker."""
+    cases = (scenario.at(concurrency, seed) for seed in range(scenario.seed, scenario.seed + seeds))
+    return all(state.reports().find(case) for case in cases)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A progress bar that is drawn only when something has to be simulated."""
+
+    place: DeltaGenerator
+    label: str
+    share: float
+
+    def show(self, seed: int) -> None:
+        """Draw it; drawing is also where Streamlit stops a run that newer choices have overtaken."""
+        self.place.progress(self.share, f"{self.label}, seed {seed}")
+
+
+def simulate_point(scenario: Scenario, concurrency: int, seeds: int, bar: Bar) -> Row:
+    """All seeds of one number of live sessions, from the cache where they are known."""
+    cache = state.reports()
+    reports: list[Report] = []
+    for seed in range(scenario.seed, scenario.seed + seeds):
+        case = scenario.at(concurrency, seed)
+        if cache.find(case) is None:
+            bar.show(seed)
+        reports.append(cache.report(case, lambda _share, seed=seed: bar.show(seed)))
+    return Row(concurrency, tuple(reports))
