@@ -106,12 +106,12 @@ def table(results: Sequence[Result]) -> str:
     for result in results:
         counters, n = result.counters, result.counters.get("requests", 0)
         segments = sum(counters.get(name, 0) for name in ("jumps", "planned_steps", "chunk_steps"))
+        work = [f"{segments / n:.2f}", f"{counters['touched_runs'] / n:.1f}"] if "jumps" in counters else ["", ""]
         budget = f"{result.benchmark.target_s:g}" if result.benchmark.target_s else ""
-        each = [f"{result.seconds / n * 1e6:.1f}", f"{segments / n:.2f}",
-                f"{counters.get('touched_runs', 0) / n:.1f}"] if n else ["", "", ""]
+        each = f"{result.seconds / n * 1e6:.1f}" if n else ""
         rows.append("| " + " | ".join([result.benchmark.group, result.benchmark.name, f"{result.seconds:.3f}",
                                        f"{result.wall_s:.3f}", budget,
-                                       *each, f"{result.peak_mb:.0f}"]) + " |")
+                                       each, *work, f"{result.peak_mb:.0f}"]) + " |")
     return "\n".join(rows)
 
 

@@ -216,7 +216,10 @@ def _calibration(group: Sequence[tuple[str, MeasuredRun]], setting: Setting) -> 
     """The fit of one group of runs."""
     engine = group[0][1].engine
     physics = physics_of(engine, setting)
-    samples = [sample for _, run in group for sample in step_samples(run, setting.store)]
+    samples = [sample for _, run in group for sample in step_samples(run, setting)]
+    if not samples:
+        problem = Problem("calibrate", "runs", "no step whose work is known", "runs without a tier below the pool")
+        raise TraceError("there is nothing to fit", [problem])
     files: dict[str, list[str]] = {}
     for name, run in group:
         files.setdefault(name, []).append(run.label)

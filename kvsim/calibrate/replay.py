@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from kvsim.cache.tiers.config import TierConfig
+from kvsim.cache.tiers.presets import LinkRate, make_tier
 from kvsim.calibrate.runs import LoopSpec, MeasuredEngine, MeasuredRun, MeasuredStep
 from kvsim.engine import reference
 from kvsim.engine.types import EngineConfig
 from kvsim.errors import Problem, TraceError
 from kvsim.layout import Layout
-from kvsim.memory.geometry import KvSpec, kv_geometry
+from kvsim.memory.geometry import KvGeometry, KvSpec, kv_geometry
 from kvsim.profiles.engine_profile import resolve_base
+from kvsim.profiles.hardware import GpuProfile
 from kvsim.profiles.model import ModelProfile
 from kvsim.profiles.store import ProfileStore
 from kvsim.steptime.base import Piece, StepBatch
@@ -35,7 +40,6 @@ ASYNC_DELAY_S = 1e-9
 much too late for it."""
 
 _REFUSED = {
-    "kv_offloading_size": "needs an offload tier",
     "kv_transfer_config": "needs a KV connector",
     "speculative_config": "needs speculative decoding",
 }
@@ -66,8 +70,8 @@ def why_not_simulated(engine: MeasuredEngine) -> str:
 
     Examples
     --------
-    >>> why_not_simulated(MeasuredEngine("llama-8b", {"kv_offloading_size": 40}, 6000, 16, ()))
-    'needs an offload tier: not simulated'
+    >>> why_not_simulated(MeasuredEngine("llama-8b", {"kv_transfer_config": {"kv_role": "kv_both"}}, 6000, 16, ()))
+    'needs a KV connector: not simulated'
     """
     reasons = [why for name, why in _REFUSED.items() if engine.args.get(name)]
     if int(engine.args.get("tensor_parallel_size", 1)) > 1:
@@ -114,7 +118,7 @@ def physics_of(engine: MeasuredEngine, setting: Setting) -> RooflineStepTime:
     return with_alike_experts(physics) if alike else physics
 
 
-def engine_config_of(run: MeasuredRun, store: ProfileStore) -> EngineConfig:
+def engine_config_of(run: MeasuredRun, setting: Setting) -> EngineConfig:
     """Settings of a run's engine, its logged pool included.
 
     Notes
@@ -122,7 +126,7 @@ def engine_config_of(run: MeasuredRun, store: ProfileStore) -> EngineConfig:
     This engine version keeps a checkpoint of constant state at every block. It aligns no chunk of a prompt that is
     shorter than a block, as if nothing were cached: then nothing can be.
     """
-    engine = run.engine
+    engine, store = run.engine, setting.store
     args = engine.args
     caching = bool(args.get("enable_prefix_caching", True))
     geometry = kv_geometry(model_of(engine, store), KvSpec(Layout(), kv_dtype_of(engine), caching))
@@ -132,7 +136,18 @@ def engine_config_of(run: MeasuredRun, store: ProfileStore) -> EngineConfig:
         max_num_seqs=int(args["max_num_seqs"]), max_num_batched_tokens=int(args["max_num_batched_tokens"]),
         max_model_len=int(args["max_model_len"]), prefix_caching=caching and not short,
         policy="priority" if args.get("scheduling_policy") == "priority" else "fcfs",
-        state_groups=geometry.state_groups, retention_interval_tokens=None)
+        state_groups=geometry.state_groups, retention_interval_tokens=None,
+        tiers=_tiers(args, geometry, store.get("gpu", setting.gpu)))
+
+
+def _tiers(args: Mapping[str, Any], geometry: KvGeometry, gpu: GpuProfile) -> tuple[TierConfig, ...]:
+    """The host tier of vLLM's own offloading connector, at the rates that pinned copies reach."""
+    if not args.get("kv_offloading_size"):
+        return ()
+    link = gpu.host_link
+    read, write = LinkRate((link.to_gpu or link.bandwidth).base), LinkRate((link.from_gpu or link.bandwidth).base)
+    size = float(args["kv_offloading_size"]) * 2**30
+    return (make_tier("vllm-native", size, math.ceil(max(geometry.block_bytes)), read, write),)
 
 
 def workload_of(spec: LoopSpec, asynchronous: bool) -> Workload:
@@ -164,23 +179,27 @@ def _session_rows(spec: LoopSpec, session: int, start: int, delay_s: float) -> I
         own += spec.out + spec.growth
 
 
-def step_samples(run: MeasuredRun, store: ProfileStore) -> list[StepSample]:
+def step_samples(run: MeasuredRun, setting: Setting) -> list[StepSample]:
     """What every step of a run computed, as far as the engine can be followed.
 
     Parameters
     ----------
     run : MeasuredRun
         A run; in a closed loop without think time the plan of its steps does not depend on their durations.
-    store : ProfileStore
+    setting : Setting
         Where models are found.
 
     Returns
     -------
     list of StepSample
-        From the first step to the last that has the same composition in our engine and in the real one.
+        From the first step to the last that has the same composition in our engine and in the real one. None with a
+        tier below the pool: there the plan depends on when transfers arrive.
     """
+    config = engine_config_of(run, setting)
+    if config.tiers:
+        return []
     measured = list(_durations(run))
-    plan = _plan(run, len(measured), store)
+    plan = _plan(run, len(measured), config)
     samples: list[StepSample] = []
     for batch, (step, duration_s) in zip(plan, measured, strict=False):
         if (batch.prefill_tokens, batch.decode_seqs) != (step.prefill_tokens, step.decode_seqs):
@@ -222,9 +241,9 @@ class _Recorder:
         return ((1.0, 0.0),)
 
 
-def _plan(run: MeasuredRun, num_steps: int, store: ProfileStore) -> list[StepBatch]:
+def _plan(run: MeasuredRun, num_steps: int, config: EngineConfig) -> list[StepBatch]:
     """Compositions of the first `num_steps` steps."""
     workload = replace(workload_of(run.spec, run.engine.asynchronous), until_s=num_steps - 0.5)
     recorder = _Recorder()
-    reference.run(workload, engine_config_of(run, store), recorder)
+    reference.run(workload, config, recorder)
     return recorder.batches

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
-from kvsim.commands.common import json_option, score, show, words
+from kvsim.commands.common import in_a_folder, json_option, progress, score, show, words, write
 
 
 @click.group()
@@ -66,3 +67,21 @@ def validate_results(file: Path, scenario: str, json_file: Path | None) -> None:
 
     result = compare_results(file, load_scenario(scenario))
     show(result.text(), json_file, result.to_dict())
+
+
+@validate.command("published")
+@click.option("--quick", is_flag=True, help="Leave out what takes simulations.")
+@click.option("--seeds", type=click.IntRange(min=1), default=11, show_default=True, help="Seeds of the K3 study.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder,
+              help="Also write the reproductions page, a Markdown file.")
+@json_option
+def validate_published(quick: bool, seeds: int, output: Path | None, json_file: Path | None) -> None:
+    """Compare with published results and recordings, each with the band that was fixed for it."""
+    from kvsim.validate.claims_serving import K3Runs
+    from kvsim.validate.published import check_published
+
+    result = check_published(K3Runs(seeds, advance=progress()), quick)
+    if output is not None:
+        write(output, result.markdown(), "-o")
+    show(result.text(), json_file, result.to_dict())
+    sys.exit(0 if all(f.hit for f in result.findings) else 1)

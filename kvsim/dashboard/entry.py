@@ -10,7 +10,7 @@ import streamlit as st
 from PIL import Image
 
 from kvsim.dashboard.figures import TIER_COLOURS
-from kvsim.dashboard.pages import plan
+from kvsim.dashboard.pages import cost, plan
 
 ABOUT = "kvsim: KV-cache capacity and LLM serving-cost simulator. Every figure shown is computed from dated profiles."
 
@@ -19,7 +19,10 @@ def main() -> None:
     """Configure the browser's page and show the page that was chosen."""
     st.set_page_config(page_title="kvsim", page_icon=icon(), layout="wide", menu_items={"About": ABOUT})
     st.set_option("client.toolbarMode", "viewer")
-    st.navigation([st.Page(plan.page, title="Plan", url_path="plan", default=True)]).run()
+    st.navigation([
+        st.Page(plan.page, title="Plan", url_path="plan", default=True),
+        st.Page(cost.page, title="Cost", url_path="cost"),
+    ]).run()
 
 
 def icon() -> Image.Image:

@@ -72,10 +72,10 @@ def hbm_waterfall(budget: MemoryBudget, capacity: Capacity | None = None) -> go.
     extent = max(line.num_bytes for line in budget.lines) / GIB
     bars = [_label_inside(bar, extent) for bar in bars]
     low = min(0.0, budget.kv_bytes / GIB)
-    layout = _layout(height=height, xaxis={"title": {"text": "GiB per GPU (fullest GPU)"},
-                                                        "range": [low * 1.35, extent * 1.16], "zeroline": True},
-                     yaxis={"autorange": "reversed", "automargin": True}, showlegend=False, bargap=0.25)
-    return _figure([*bars, _bar_labels(bars)], layout)
+    drawn = layout(height=height, xaxis={"title": {"text": "GiB per GPU (fullest GPU)"},
+                                         "range": [low * 1.35, extent * 1.16], "zeroline": True},
+                   yaxis={"autorange": "reversed", "automargin": True}, showlegend=False, bargap=0.25)
+    return figure([*bars, _bar_labels(bars)], drawn)
 
 
 def _budget_bars(lines: Sequence[BudgetLine]) -> list[dict[str, Any]]:
@@ -189,7 +189,7 @@ def hit_curve(rows: Sequence[Row], live: int) -> go.Figure:
     for trace in traces:
         unit = " tokens/s" if trace.get("yaxis") == "y2" else " %"
         trace["hovertemplate"] = f"%{{x}} live sessions: %{{y:.1f}}{unit}<extra>{trace['name']}</extra>"
-    return _figure(traces, _curve_layout(rows, xs, live))
+    return figure(traces, _curve_layout(rows, xs, live))
 
 
 def tier_areas(rows: Sequence[Row], xs: list[float]) -> list[dict[str, Any]]:
@@ -209,10 +209,10 @@ def _translucent(colour: str) -> str:
 
 def _hit_lines(rows: Sequence[Row], xs: list[float]) -> list[dict[str, Any]]:
     """Hit rate of all tiers, the ideal one, and output."""
-    hit = _line("Hit rate", xs, [100 * median(r, HIT) for r in rows], TOTAL_COLOUR, "circle")
-    ideal = _line("Ideal hit rate (unlimited cache)", xs, [100 * median(r, IDEAL) for r in rows], IDEAL_COLOUR,
+    hit = line("Hit rate", xs, [100 * median(r, HIT) for r in rows], TOTAL_COLOUR, "circle")
+    ideal = line("Ideal hit rate (unlimited cache)", xs, [100 * median(r, IDEAL) for r in rows], IDEAL_COLOUR,
                   "circle-open")
-    output = _line("Output tokens/s", xs, [median(r, OUTPUT) for r in rows], OUTPUT_COLOUR, "diamond")
+    output = line("Output tokens/s", xs, [median(r, OUTPUT) for r in rows], OUTPUT_COLOUR, "diamond")
     ideal["line"]["dash"] = "dash"
     hit |= _whiskers([tuple(100 * v for v in extremes(r, HIT)) for r in rows], hit["y"])
     output |= {"yaxis": "y2"} | _whiskers([extremes(r, OUTPUT) for r in rows], output["y"])
@@ -223,7 +223,7 @@ def _curve_layout(rows: Sequence[Row], xs: list[float], live: int) -> dict[str, 
     spans = zone_spans([(x, reached_frac(r)) for x, r in zip(xs, rows, strict=True)])
     mark = {"type": "line", "x0": live, "x1": live, "y0": 0, "y1": 1, "yref": "paper",
             "line": {"dash": "dot", "width": 1.5, "color": "#808080"}}
-    return _layout(
+    return layout(
         height=520,
         xaxis={"title": {"text": "Live sessions"}, "tickvals": xs, "anchor": "y2"},
         yaxis={"title": {"text": "Prompt tokens reused (%)"}, "range": [0, 105], "domain": [0.42, 1.0]},
@@ -244,7 +244,8 @@ def _zone_label(span: Span) -> dict[str, Any]:
             "showarrow": False}
 
 
-def _line(name: str, xs: list[float], ys: list[float], colour: str, symbol: str) -> dict[str, Any]:
+def line(name: str, xs: list[float], ys: list[float], colour: str, symbol: str) -> dict[str, Any]:
+    """A trace of markers and the lines between them."""
     return {"type": "scatter", "mode": "lines+markers", "name": name, "x": xs, "y": ys,
             "line": {"color": colour, "width": 2.5}, "marker": {"symbol": symbol, "size": 9, "color": colour}}
 
@@ -270,10 +271,12 @@ def _tiers_alt(row: Row) -> str:
     return ", ".join(f"{TIER_TEXT[tier]} {shares[tier]:.0%}" for tier in tiers_hit([row]))
 
 
-def _layout(**more: Any) -> dict[str, Any]:
+def layout(**more: Any) -> dict[str, Any]:
+    """A layout on the page's own background."""
     clear = "rgba(0,0,0,0)"
     return {"margin": {"l": 8, "r": 8, "t": 28, "b": 8}, "paper_bgcolor": clear, "plot_bgcolor": clear, **more}
 
 
-def _figure(traces: list[dict[str, Any]], layout: dict[str, Any]) -> go.Figure:
-    return go.Figure({"data": traces, "layout": layout})
+def figure(traces: list[dict[str, Any]], drawn: dict[str, Any]) -> go.Figure:
+    """Traces and layout as a figure."""
+    return go.Figure({"data": traces, "layout": drawn})

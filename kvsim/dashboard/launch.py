@@ -54,7 +54,7 @@ def arguments(port: int) -> list[str]:
     """
     return [
         "run", str(script()), f"--server.port={port}", f"--server.address={ADDRESS}", "--server.headless=true",
-        "--server.fileWatcherType=none", "--browser.gatherUsageStats=false", "--client.showSidebarNavigation=false",
+        "--server.fileWatcherType=none", "--browser.gatherUsageStats=false",
         "--client.toolbarMode=viewer",
     ]
 

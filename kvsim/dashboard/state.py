@@ -78,11 +78,21 @@ def current(store: ProfileStore) -> tuple[Choices, tuple[Problem, ...]]:
     st.session_state[_CHOICES] = choices
     if changed:
         st.session_state[_PROBLEMS] = ()
-    for field in fields(Choices):
-        st.session_state[field.name] = getattr(choices, field.name)
-    st.session_state["curve"] = list(choices.curve)
+    _tell_controls(choices)
     st.query_params.from_dict(to_query(choices, store))
     return choices, st.session_state[_PROBLEMS]
+
+
+def _tell_controls(choices: Choices) -> None:
+    """Write values to the controls' keys where they differ.
+
+    A value that is written is sent to the browser, where it would undo what the user did since this run began.
+    """
+    for field in fields(Choices):
+        value = getattr(choices, field.name)
+        value = list(value) if field.name == "curve" else value
+        if field.name not in st.session_state or st.session_state[field.name] != value:
+            st.session_state[field.name] = value
 
 
 def _said_by_controls() -> dict[str, Any]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from kvsim.engine import reference
 from kvsim.engine.core_loop import Core
 from kvsim.engine.core_tiers import TieredCore
 from kvsim.engine.reference import check_config, has_tiers
@@ -57,5 +58,7 @@ def run(workload: Workload, config: EngineConfig, step_time: StepTimeModel,
     ([0, 96], 2.1749, 2)
     """
     check_config(config)
+    if any(tier.step_cost_frac for tier in config.tiers):
+        return reference.run(workload, config, step_time, progress)
     kind = TieredCore if has_tiers(config) else Core
     return kind(workload, config, step_time, progress).run()

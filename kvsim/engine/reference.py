@@ -303,6 +303,8 @@ class _Engine:
         if not step.chunks:
             return self._wait(step)
         duration_s = self._duration_s(step)
+        if self.tiers:
+            duration_s += self.tiers.take_step_cost_s()
         self.now_s += duration_s
         self.busy_s += duration_s
         self.steps += 1

@@ -319,7 +319,7 @@ def _check(file: str, run: MeasuredRun, setting: Setting, calibration: Calibrati
     """Simulate one run and compare it."""
     physics = physics_of(run.engine, setting)
     model = physics if calibration is None else calibrated(physics, calibration.factors)
-    samples = step_samples(run, setting.store)
+    samples = step_samples(run, setting)
     predicted = predicted_s(model, samples)
     result = RunResult(
         file=file, model=run.engine.model, label=run.label, complete=run.complete, fitted=False,
@@ -355,7 +355,7 @@ def simulated_served(run: MeasuredRun, model: RooflineStepTime, setting: Setting
     workload = workload_of(run.spec, run.engine.asynchronous)
     if not run.complete:
         workload = replace(workload, until_s=run.wall_s)
-    return _served(ENGINES["core"](workload, engine_config_of(run, setting.store), model),
+    return _served(ENGINES["core"](workload, engine_config_of(run, setting), model),
                    None if run.complete else run.wall_s)
 
 

@@ -94,5 +94,5 @@ def test_an_unknown_label_is_named(setting: Setting) -> None:
 
 
 def test_runs_that_need_a_tier_cannot_be_fitted(setting: Setting) -> None:
-    with pytest.raises(TraceError, match="none that can be simulated"):
+    with pytest.raises(TraceError, match="no step whose work is known"):
         calibrate([DATA / "gpu_runs.llama-8b-pool6000-dram40.jsonl.gz"], None, setting)

@@ -29,13 +29,13 @@ pytestmark = pytest.mark.golden
 
 
 def test_every_step_has_the_composition_of_the_real_one(measured: list[MeasuredRun], setting: Setting) -> None:
-    same = {run.label: (len(step_samples(run, setting.store)), busy_steps(run)) for run in measured}
+    same = {run.label: (len(step_samples(run, setting)), busy_steps(run)) for run in measured}
     assert all(found == steps > 100 for found, steps in same.values()), same
 
 
 def test_contexts_are_those_of_the_decoding_sequences(setting: Setting) -> None:
     run = next(r for r in runs_of("llama-8b") if r.label == "agent-c4")
-    samples = step_samples(run, setting.store)
+    samples = step_samples(run, setting)
     assert all(s.context_tokens >= s.batch.decode_seqs for s in samples)
     assert all(s.context_tokens == 0 for s in samples if not s.batch.decode_seqs)
 
@@ -44,7 +44,7 @@ def test_cached_tokens_are_exact(measured: list[MeasuredRun], setting: Setting) 
     for run in measured:
         if not run.complete:
             continue
-        done = reference.run(workload_of(run.spec, run.engine.asynchronous), engine_config_of(run, setting.store),
+        done = reference.run(workload_of(run.spec, run.engine.asynchronous), engine_config_of(run, setting),
                              LinearStepTime(0.01, 0.0, 0.0)).records
         turns = run.spec.turns
         expected = {r.session * turns + r.turn: r.cached_tokens for r in run.requests}
@@ -54,7 +54,7 @@ def test_cached_tokens_are_exact(measured: list[MeasuredRun], setting: Setting) 
 
 
 def test_the_hybrid_has_the_groups_and_block_of_its_log(setting: Setting) -> None:
-    config = engine_config_of(runs_of("kimi-linear-48b")[-1], setting.store)
+    config = engine_config_of(runs_of("kimi-linear-48b")[-1], setting)
     assert (config.state_groups, config.block_tokens, config.num_blocks) == (3, 1888, 1917)
     assert config.prefix_caching
     assert config.retention_interval_tokens is None
@@ -67,7 +67,7 @@ def test_asynchronous_steps_last_from_result_to_result(setting: Setting) -> None
             (0, 0, 0, 0.006)]
     run = MeasuredRun(engine, "a", LoopSpec(1, 2, 1, 10, 0, 2), 0.1, True, 2, 20, 0, 4, (),
                       tuple(MeasuredStep(*row) for row in rows))
-    assert [s.duration_s for s in step_samples(run, setting.store)] == pytest.approx([0.023, 0.007, 0.025, 0.006])
+    assert [s.duration_s for s in step_samples(run, setting)] == pytest.approx([0.023, 0.007, 0.025, 0.006])
 
 
 def test_clients_play_sessions_one_after_the_other() -> None:
@@ -80,10 +80,11 @@ def test_clients_play_sessions_one_after_the_other() -> None:
     assert workload.recycle == (2,)
 
 
-def test_offload_and_several_gpus_are_not_simulated() -> None:
+def test_connectors_and_several_gpus_are_not_simulated() -> None:
     engine = MeasuredEngine("llama-8b", {}, 10, 16, ())
     assert why_not_simulated(engine) == ""
-    assert "offload tier" in why_not_simulated(replace(engine, args={"kv_offloading_size": 40}))
+    assert why_not_simulated(replace(engine, args={"kv_offloading_size": 40})) == ""
+    assert "KV connector" in why_not_simulated(replace(engine, args={"kv_transfer_config": {"kv_role": "kv_both"}}))
     assert "several GPUs" in why_not_simulated(replace(engine, args={"tensor_parallel_size": 2}))
 
 

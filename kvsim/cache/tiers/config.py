@@ -48,6 +48,9 @@ class TierConfig:
         Whether it can handle models with constant-state groups; if not, it neither stores nor gives them anything.
     offline_from_s : float
         When it stops answering [s]; transfers under way still arrive.
+    step_cost_frac : float
+        Share of its transfers' time that the step which starts them takes longer: 0 where copies run beside the
+        computation, 1 where it waits for them.
     """
 
     num_blocks: int
@@ -65,6 +68,7 @@ class TierConfig:
     stores_outputs: bool = True
     multi_group: bool = True
     offline_from_s: float = math.inf
+    step_cost_frac: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

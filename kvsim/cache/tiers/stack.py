@@ -78,6 +78,7 @@ class TierStack:
         self._new_loads: list[_Load] = []
         self._new_copies: list[list[Copy]] = [[] for _ in configs]
         self._loads: list[tuple[float, list[_Load]]] = []
+        self._load_cost_s = 0.0
 
     def match(self, row: int, keys: Sequence[int], now_s: float) -> int:
         """Leading positions of `keys` that the tiers can give to a request; held until its next call or its load.
@@ -123,8 +124,10 @@ class TierStack:
         if not self._new_loads:
             return
         places = [place for load in self._new_loads for place in load.places]
-        arrivals_s = [self.levels[tier].load_link.send(num_blocks, at_s)
-                      for tier, num_blocks in _by_tier(places).items()]
+        counts = _by_tier(places)
+        arrivals_s = [self.levels[tier].load_link.send(num_blocks, at_s) for tier, num_blocks in counts.items()]
+        self._load_cost_s = sum(self.levels[tier].config.step_cost_frac * self.levels[tier].config.load_s_per_block
+                                * num_blocks for tier, num_blocks in counts.items())
         self._loads.append((max(arrivals_s), self._new_loads))
         self._new_loads = []
 
@@ -134,6 +137,13 @@ class TierStack:
         for level, part in zip(self.levels, copies, strict=True):
             level.send(part, at_s)
         return any(copies)
+
+    def take_step_cost_s(self) -> float:
+        """Time [s] that the step planned now takes longer because of its transfers."""
+        stores_s = sum(level.config.step_cost_frac * level.config.store_s_per_block * len(copies)
+                       for level, copies in zip(self.levels, self._new_copies, strict=True))
+        loads_s, self._load_cost_s = self._load_cost_s, 0.0
+        return loads_s + stores_s
 
     def next_s(self) -> float:
         """When the next transfer arrives [s]; inf without any."""

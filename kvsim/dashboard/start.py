@@ -1,0 +1,23 @@
+"""How every page about one configuration begins: sidebar, title, and the library's own message where nothing fits."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvsim.dashboard import show
+from kvsim.dashboard.choices import Choices, scenario_of
+from kvsim.dashboard.controls import sidebar
+from kvsim.errors import KvsimError
+from kvsim.resolve import Resolved, resolve
+
+
+def opened(title: str, caption: str) -> tuple[Choices, Resolved] | None:
+    """Draw sidebar and title; what the controls describe, or None where it was shown why that is not possible."""
+    choices = sidebar()
+    st.title(title)
+    st.caption(caption)
+    try:
+        return choices, resolve(scenario_of(choices))
+    except KvsimError as err:
+        show.error(err)
+        return None
