@@ -10,7 +10,7 @@ import streamlit as st
 from PIL import Image
 
 from kvsim.dashboard.figures import TIER_COLOURS
-from kvsim.dashboard.pages import cost, plan
+from kvsim.dashboard.pages import compare, cost, plan
 
 ABOUT = "kvsim: KV-cache capacity and LLM serving-cost simulator. Every figure shown is computed from dated profiles."
 
@@ -22,6 +22,7 @@ def main() -> None:
     st.navigation([
         st.Page(plan.page, title="Plan", url_path="plan", default=True),
         st.Page(cost.page, title="Cost", url_path="cost"),
+        st.Page(compare.page, title="Compare", url_path="compare"),
     ]).run()
 
 

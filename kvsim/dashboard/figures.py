@@ -214,8 +214,8 @@ def _hit_lines(rows: Sequence[Row], xs: list[float]) -> list[dict[str, Any]]:
                   "circle-open")
     output = line("Output tokens/s", xs, [median(r, OUTPUT) for r in rows], OUTPUT_COLOUR, "diamond")
     ideal["line"]["dash"] = "dash"
-    hit |= _whiskers([tuple(100 * v for v in extremes(r, HIT)) for r in rows], hit["y"])
-    output |= {"yaxis": "y2"} | _whiskers([extremes(r, OUTPUT) for r in rows], output["y"])
+    hit |= whiskers([tuple(100 * v for v in extremes(r, HIT)) for r in rows], hit["y"])
+    output |= {"yaxis": "y2"} | whiskers([extremes(r, OUTPUT) for r in rows], output["y"])
     return [hit, ideal, output]
 
 
@@ -250,7 +250,7 @@ def line(name: str, xs: list[float], ys: list[float], colour: str, symbol: str) 
             "line": {"color": colour, "width": 2.5}, "marker": {"symbol": symbol, "size": 9, "color": colour}}
 
 
-def _whiskers(spans: Sequence[tuple[float, ...]], middles: Sequence[float]) -> dict[str, Any]:
+def whiskers(spans: Sequence[tuple[float, ...]], middles: Sequence[float]) -> dict[str, Any]:
     """Error bars from the smallest to the largest; none where all seeds agree."""
     up = [high - y for (_, high), y in zip(spans, middles, strict=True)]
     down = [y - low for (low, _), y in zip(spans, middles, strict=True)]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from threading import Lock
 from typing import Any, cast
+from urllib.parse import parse_qsl, urlencode
 
 import streamlit as st
 
@@ -20,7 +21,11 @@ from kvsim.simulation import simulate
 MAX_REPORTS = 256
 """Reports kept by the server; a report of an hour's traffic is about 1 MB."""
 
-_CHOICES, _PROBLEMS = "choices", "address problems"
+_CHOICES, _PROBLEMS, _PINNED = "choices", "address problems", "pinned"
+PIN = "a"
+"""The address's name of the pinned configuration, itself an address."""
+ALL_DEFAULTS = "default"
+"""What stands there when the pinned configuration is the one that the dashboard opens with."""
 
 
 class ReportCache:
@@ -71,7 +76,7 @@ def current(store: ProfileStore) -> tuple[Choices, tuple[Problem, ...]]:
     controls' keys, so that a control that another one has ruled out shows the value that is used.
     """
     if _CHOICES not in st.session_state:
-        st.session_state[_CHOICES], st.session_state[_PROBLEMS] = from_query(st.query_params, store)
+        _begin(store)
     previous = cast("Choices", st.session_state[_CHOICES])
     choices = reconcile(replace(previous, **_said_by_controls()), previous, store)
     changed = choices != previous
@@ -79,8 +84,38 @@ def current(store: ProfileStore) -> tuple[Choices, tuple[Problem, ...]]:
     if changed:
         st.session_state[_PROBLEMS] = ()
     _tell_controls(choices)
-    st.query_params.from_dict(to_query(choices, store))
+    st.query_params.from_dict({**to_query(choices, store), **_pin_query(store)})
     return choices, st.session_state[_PROBLEMS]
+
+
+def _begin(store: ProfileStore) -> None:
+    """A session's first run: choices and pinned configuration as the address says."""
+    st.session_state[_CHOICES], problems = from_query(st.query_params, store)
+    if PIN in st.query_params:
+        st.session_state[_PINNED], wrong = from_query(dict(parse_qsl(st.query_params[PIN])), store)
+        problems += wrong
+    st.session_state[_PROBLEMS] = problems
+
+
+def pinned(store: ProfileStore) -> Choices | None:
+    """The configuration that was pinned, as far as it is still possible."""
+    found = cast("Choices | None", st.session_state.get(_PINNED))
+    return None if found is None else reconcile(found, found, store)
+
+
+def pin(choices: Choices) -> None:
+    """Keep a configuration to compare with."""
+    st.session_state[_PINNED] = choices
+
+
+def unpin() -> None:
+    """Forget the pinned configuration."""
+    st.session_state.pop(_PINNED, None)
+
+
+def _pin_query(store: ProfileStore) -> dict[str, str]:
+    kept = pinned(store)
+    return {} if kept is None else {PIN: urlencode(to_query(kept, store)) or ALL_DEFAULTS}
 
 
 def _tell_controls(choices: Choices) -> None:

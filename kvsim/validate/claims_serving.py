@@ -162,7 +162,8 @@ def _hits(build: _Builder) -> list[Claim]:
     """Target 13."""
     claims: list[Claim] = []
     for parts, c in (("ab", 4), ("cd", 8)):
-        claims += [build.cell((f"13{parts[0]}", "H"), Cell("none", c), "hit_frac", ("95 %", at_least(0.90, ">= 90 %", 0.95))),
+        claims += [build.cell((f"13{parts[0]}", "H"), Cell("none", c), "hit_frac",
+                              ("95 %", at_least(0.90, ">= 90 %", 0.95))),
                    build.cell((f"13{parts[1]}", "H"), Cell("none", c), "lost_frac",
                               ("-", at_most(0.05, "<= 5 points")))]
     low = at_most(0.10, "<= 10 %", 0.027)

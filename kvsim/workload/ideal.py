@@ -74,7 +74,7 @@ def shared_prefix_tokens(requests: Requests, order: Iterable[int], outputs: bool
     Notes
     -----
     O(number of pieces), by a tree of content streams: exact, since two prompts share exactly their equal
-    leading tokens, and different contents share none.
+    leading tokens, and different contents share none. Rows whose first content begins no other row are skipped.
 
     Examples
     --------
@@ -85,13 +85,26 @@ def shared_prefix_tokens(requests: Requests, order: Iterable[int], outputs: bool
     """
     found = np.zeros(len(requests), np.int64)
     seen = PrefixTree()
+    begun = _begun_twice(requests)
     for i in order:
+        if not begun[i]:
+            continue
         if outputs:
             found[i] = seen.shared(requests.prompt(i))
             seen.add(requests.full(i))
         else:
             found[i] = seen.add(requests.prompt(i))
     return found
+
+
+def _begun_twice(requests: Requests) -> list[bool]:
+    """Whether another row begins with the same content; rows without a prompt begin with nothing."""
+    starts = requests.piece_offsets[:-1]
+    filled = starts < requests.piece_offsets[1:]
+    first = np.full(len(requests), -1, np.int64)
+    first[filled] = requests.piece_content[starts[filled]]
+    _, place, counts = np.unique(first, return_inverse=True, return_counts=True)
+    return (counts[place] > 1).tolist()
 
 
 def ideal_cached_tokens(requests: Requests, order: Iterable[int]) -> Ints:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -9,6 +11,7 @@ QUICK = "curve=4&sessions=8&duration_s=120&warmup_s=0&seeds=1"
 """Two short simulations."""
 PAGES = {
     "Cost": ("The market", 2),
+    "Compare": ("Nothing is pinned yet.", 0),
 }
 """Page -> a text that stands below all that takes time, and its number of charts."""
 
@@ -30,3 +33,18 @@ def test_page_fits_both_widths(page: Page, app_url: str, title: str) -> None:
             page.wait_for_function("([node, width]) => node.getBoundingClientRect().right <= width",
                                    arg=[chart.element_handle(), width])
     expect(page.get_by_text("Traceback")).to_have_count(0)
+
+
+def test_pinned_configuration_is_compared_and_kept_in_the_address(page: Page, app_url: str) -> None:
+    page.goto(f"{app_url}/?{QUICK}")
+    page.get_by_role("link", name="Compare", exact=True).click()
+    page.get_by_role("button", name="Pin the current configuration as A").click()
+    expect(page.get_by_text("No input differs: change a control.")).to_be_visible()
+    page.get_by_role("switch", name="DRAM tier").press("Space")
+    expect(page.get_by_role("cell", name="tiers", exact=True)).to_be_visible()
+    expect(page).to_have_url(re.compile("a=curve"))
+    page.set_viewport_size({"width": 800, "height": 900})
+    page.reload()
+    expect(page.get_by_role("cell", name="tiers", exact=True)).to_be_visible()
+    expect(page.locator(".js-plotly-plot")).to_have_count(1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 800

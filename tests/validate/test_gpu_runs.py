@@ -148,7 +148,7 @@ def test_throughput_with_a_host_tier(label: str) -> None:
     assert offload(True)[label].throughput_error_frac <= 0.10
 
 
-@pytest.mark.xfail(strict=True, reason="decode steps of 6 sequences took 10 ms beside the connector, those of 8 took 9.5")
+@pytest.mark.xfail(strict=True, reason="decode steps of 6 sequences took 10 ms with the connector, of 8 took 9.5")
 def test_throughput_with_a_host_tier_at_six_clients() -> None:
     assert offload(True)["cliff-c6"].throughput_error_frac <= 0.10
 

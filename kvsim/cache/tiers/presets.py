@@ -38,8 +38,8 @@ PRESETS: Mapping[str, TierPreset] = {
     "vllm-native": TierPreset(
         TierConfig(0, "eager", step_cost_frac=1.0), False,
         "vLLM's OffloadingConnector: inclusive, written after the step that computed a block; its ARC eviction and its "
-        "synchronous loads are not modelled; on one H200 prefill steps took longer by about the time of the copies they "
-        "start (own runs of vLLM 0.24.0), store_threshold n is write on-reuse with reuse_threshold n "
+        "synchronous loads are not modelled; on one H200 prefill steps took longer by about the time of the copies "
+        "they start (own runs of vLLM 0.24.0), store_threshold n is write on-reuse with reuse_threshold n "
         "(https://vllm.ai/blog/2026-01-08-kv-offloading-connector)"),
     "lmcache": TierPreset(
         TierConfig(0, "eager", stores_outputs=False), False,
