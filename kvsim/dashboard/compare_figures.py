@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -28,11 +29,12 @@ def curves(a: Sequence[Row], b: Sequence[Row]) -> go.Figure:
     return figure(traces, drawn)
 
 
-def _side(number: int, rows: Sequence[Row], pick: Pick, *, lower: bool) -> dict[str, object]:
+def _side(number: int, rows: Sequence[Row], pick: Pick, *, lower: bool) -> dict[str, Any]:
     """One curve of one side; the legend names a side once."""
     name, colour, symbol, dash = SIDES[number]
     scale, unit = (1.0, " tokens/s") if lower else (100.0, " %")
-    trace = line(name, [float(r.concurrency or 0) for r in rows], [scale * median(r, pick) for r in rows], colour, symbol)
+    xs, ys = [float(r.concurrency or 0) for r in rows], [scale * median(r, pick) for r in rows]
+    trace = line(name, xs, ys, colour, symbol)
     trace["line"]["dash"] = dash
     trace |= whiskers([tuple(scale * v for v in extremes(r, pick)) for r in rows], trace["y"])
     return trace | {"yaxis": "y2" if lower else "y", "legendgroup": name, "showlegend": not lower,

@@ -23,10 +23,10 @@ DEFAULT = "default"
 """Shown where nothing is chosen, so that the model's or the engine profile's own value holds."""
 
 
-def sidebar() -> Choices:
-    """Draw the controls; returns what they say."""
+def sidebar(page: str) -> Choices:
+    """Draw the controls on a page; returns what they say."""
     store = default_store()
-    choices, problems = state.current(store)
+    choices, problems = state.current(store, page)
     listed = options(choices, store)
     with st.sidebar:
         if problems:

@@ -13,7 +13,7 @@ from kvsim.resolve import Resolved, resolve
 
 def opened(title: str, caption: str) -> tuple[Choices, Resolved] | None:
     """Draw sidebar and title; what the controls describe, or None where it was shown why that is not possible."""
-    choices = sidebar()
+    choices = sidebar(title)
     st.title(title)
     st.caption(caption)
     try:

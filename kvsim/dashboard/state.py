@@ -21,7 +21,7 @@ from kvsim.simulation import simulate
 MAX_REPORTS = 256
 """Reports kept by the server; a report of an hour's traffic is about 1 MB."""
 
-_CHOICES, _PROBLEMS, _PINNED = "choices", "address problems", "pinned"
+_CHOICES, _PROBLEMS, _PINNED, _PAGE = "choices", "address problems", "pinned", "page with controls"
 PIN = "a"
 """The address's name of the pinned configuration, itself an address."""
 ALL_DEFAULTS = "default"
@@ -69,11 +69,12 @@ def reports() -> ReportCache:
     return ReportCache()
 
 
-def current(store: ProfileStore) -> tuple[Choices, tuple[Problem, ...]]:
+def current(store: ProfileStore, page: str) -> tuple[Choices, tuple[Problem, ...]]:
     """Choices of this run, and what in the address could not be followed.
 
     The session's first run takes them from the address, later ones from the controls. They are written back to the
-    controls' keys, so that a control that another one has ruled out shows the value that is used.
+    controls' keys, so that a control that another one has ruled out shows the value that is used. ``page`` is the
+    name of the page that draws the controls.
     """
     if _CHOICES not in st.session_state:
         _begin(store)
@@ -83,7 +84,8 @@ def current(store: ProfileStore) -> tuple[Choices, tuple[Problem, ...]]:
     st.session_state[_CHOICES] = choices
     if changed:
         st.session_state[_PROBLEMS] = ()
-    _tell_controls(choices)
+    _tell_controls(choices, all_of_them=st.session_state.get(_PAGE) != page)
+    st.session_state[_PAGE] = page
     st.query_params.from_dict({**to_query(choices, store), **_pin_query(store)})
     return choices, st.session_state[_PROBLEMS]
 
@@ -118,15 +120,15 @@ def _pin_query(store: ProfileStore) -> dict[str, str]:
     return {} if kept is None else {PIN: urlencode(to_query(kept, store)) or ALL_DEFAULTS}
 
 
-def _tell_controls(choices: Choices) -> None:
-    """Write values to the controls' keys where they differ.
+def _tell_controls(choices: Choices, *, all_of_them: bool) -> None:
+    """Write values to the controls' keys where they differ, or all of them to a page's new controls.
 
     A value that is written is sent to the browser, where it would undo what the user did since this run began.
     """
     for field in fields(Choices):
         value = getattr(choices, field.name)
         value = list(value) if field.name == "curve" else value
-        if field.name not in st.session_state or st.session_state[field.name] != value:
+        if all_of_them or field.name not in st.session_state or st.session_state[field.name] != value:
             st.session_state[field.name] = value
 
 

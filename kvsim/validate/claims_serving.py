@@ -146,7 +146,7 @@ class _Builder:
               miss: str = "") -> Claim:
         """A claim about the ratio of one figure's medians in two cells."""
         what = f"{cells[0]} / {cells[1]}: {_FIGURES[name][0]}"
-        return Claim(label[0], label[1], what, published[0], published[1], _RUN, "{:.3g}",
+        return Claim(label[0], label[1], what, published[0], published[1], _RUN, "{:.3f}",
                      partial(_ratio, self.runs, cells, name), simulated=True, miss=miss)
 
 
@@ -177,7 +177,7 @@ def _hits(build: _Builder) -> list[Claim]:
 def _throughput(build: _Builder) -> list[Claim]:
     """Target 14."""
     name, none16, none24, dram16, dram24 = "output_tokens_per_s", *_CELLS
-    overload = "DRAM c24 is at the upper end of its band and none c24 at the lower part of its own"
+    overload = "both cells are in their bands (14b, 14d), but at opposite ends"
     return [
         build.cell(("14a", "P"), none16, name, ("49.6", factor(49.6, 1.6))),
         build.cell(("14b", "P"), none24, name, ("54.9", factor(54.9, 1.6))),
@@ -203,7 +203,7 @@ def _ratios(build: _Builder) -> list[Claim]:
 def _ttft(build: _Builder) -> list[Claim]:
     """Target 16."""
     name, none16, none24, dram16, dram24 = "ttft_s", *_CELLS
-    early = "TTFT of none c16 lies low because half of the seeds keep hits (13e)"
+    early = "the median TTFT of none c16 is pulled down by seeds that keep their hits (13e)"
     return [
         build.cell(("16a", "A"), none16, name, ("86 s", factor(86, 3))),
         build.cell(("16b", "A"), none24, name, ("191 s", factor(191, 3))),
@@ -217,8 +217,8 @@ def _ttft(build: _Builder) -> list[Claim]:
 def _external(build: _Builder) -> list[Claim]:
     """Target 17."""
     cell = Cell("DRAM", 24)
-    why = ("nearly every turn finds its context in DRAM, not in HBM: 24 generated trees come round in turn and HBM, "
-           "least recently used first, has dropped each before it returns")
+    why = ("nearly every turn finds its context in DRAM, hardly any in HBM: requests in flight hold about nine tenths of "
+           "the pool, which leaves too little for the contexts of sessions between turns")
     return [build.cell(("17a", "H"), cell, "external_frac", ("62 %", plus_minus(0.62, 0.20, "20 points")), why),
             build.cell(("17b", "H"), cell, "hit_frac", ("-", at_least(0.88, ">= 88 %")))]
 
@@ -235,7 +235,7 @@ def _ratio(runs: K3Runs, cells: tuple[Cell, Cell], name: str) -> Sample:
     """Ratio of medians, with the ratios of each seed."""
     above, below = (runs.values(cell, name) for cell in cells)
     each = [a / b for a, b in zip(above, below, strict=True)]
-    note = f"median of the seeds' ratios {statistics.median(each):.3g}"
+    note = f"median of the seeds' ratios {statistics.median(each):.3f}"
     return Sample(statistics.median(above) / statistics.median(below), each, note)
 
 

@@ -69,8 +69,8 @@ def _corpus(seed: int) -> _Corpus:
 def _traffic() -> list[Claim]:
     """Target 12: the preset agentx-v1 against the corpus that it imitates."""
     article, head = "SemiAnalysis article on agentic KV caches", "preset agentx-v1"
-    other = ("the article counts a one-hour window of its own; the logs of the same benchmark say 97 to 98.6 % (12e), "
-             "the corpus 98.3 %")
+    other = ("the article and the logs of the same benchmark (12e) disagree, perhaps over what window they count; the "
+             "corpus is said to have 98.3 %, which the preset was made for")
     logs = Band(0.97 - 0.02, 0.986 + 0.02, "2 points")
     medians = [Claim(f"12{part}", "H", f"{head}: median {what}", published, near(value, 0.05), article, "{:,.0f}",
                      _over_corpora(name), fitted=_SHAPED)

@@ -29,8 +29,8 @@ _INTRO = """\
 Made by `kvsim validate published -o docs/reproductions.md`; do not edit.
 
 Each row is a value that was published or measured, and what kvsim says. The bands were fixed before the first run, and
-nothing is tuned to them but what `fitted` names. A miss stays a miss and says why. Values over several seeds are medians,
-with the extremes in brackets; `seeds` counts the seeds that lie in the band on their own: about half is a close call. A
+nothing is tuned to them but what `fitted` names. A miss stays a miss and says why. Values over seeds are medians, with
+the extremes in brackets; `seeds` counts the seeds that lie in the band on their own: about half is a close call. A
 ratio is that of two medians, as the published ones are of published values; the median of the seeds' own ratios is a
 remark. Negative controls are engine profiles that must *not* agree: a hit is a value outside the band.
 
@@ -194,4 +194,5 @@ def _row_dict(finding: Finding) -> dict[str, Any]:
     ends = [end if math.isfinite(end) else None for end in (claim.band.low, claim.band.high)]
     return {"id": claim.id, "kind": claim.kind, "what": claim.what, "published": claim.published,
             "source": claim.source, "value": sample.value, "each": list(sample.each), "band": ends,
-            "outside": claim.band.outside, "hit": finding.hit, "fitted": claim.fitted, "note": sample.note, "reason": finding.reason()}
+            "outside": claim.band.outside, "hit": finding.hit,
+            "fitted": claim.fitted, "note": sample.note, "reason": finding.reason()}

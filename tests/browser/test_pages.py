@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-QUICK = "curve=4&sessions=8&duration_s=120&warmup_s=0&seeds=1"
+QUICK = "curve=4&sessions=6&duration_s=120&warmup_s=0&seeds=1"
 """Two short simulations."""
 PAGES = {
     "Cost": ("The market", 2),
@@ -23,6 +23,7 @@ def test_page_fits_both_widths(page: Page, app_url: str, title: str) -> None:
     page.goto(f"{app_url}/?{QUICK}")
     page.get_by_role("link", name=title, exact=True).click()
     expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
+    expect(page.get_by_role("slider", name="Live sessions")).to_have_value("6")
     expect(page.get_by_text(last, exact=True).first).to_be_visible()
     expect(page.locator(".js-plotly-plot")).to_have_count(charts)
     for width in (1280, 800):

@@ -1,7 +1,7 @@
 """Published results of Kimi K3, its traffic, step times and dollars: simulated with few seeds, judged by fixed bands.
 
 The bands here are written down a second time, from the published values, so that none can be moved unseen. Misses
-are strict expected failures with the reason that the reproductions page gives. `docs/reproductions.md` has eleven seeds;
+are strict expected failures with the reason that the page gives. `docs/reproductions.md` has eleven seeds;
 five give the same verdicts, which `test_the_page_says_the_same` checks.
 """
 
@@ -36,7 +36,7 @@ BANDS = {
     "14a": (49.6 / 1.6, 49.6 * 1.6), "14b": (54.9 / 1.6, 54.9 * 1.6), "14c": (245.0 * 0.8, 245.0 * 1.2),
     "14d": (260.6 * 0.8, 260.6 * 1.2), "14e": (3.2, 8), "14f": (3.2, 8),
     "15a": (1.11 * 0.8, 1.11 * 1.2), "15b": (1.06 * 0.8, 1.06 * 1.2), "15c": (1.3, INF),
-    # TTFT p50: none within a factor 3 of 86 and 191 s, their ratio 1.6 to 3.0; DRAM at most 2 s, 2 to 20 s, at least x 4.
+    # TTFT p50: none within a factor 3 of 86 and 191 s, ratio 1.6 to 3.0; DRAM at most 2 s, 2 to 20 s, at least x 4.
     "16a": (86 / 3, 86 * 3), "16b": (191 / 3, 191 * 3), "16c": (1.6, 3.0), "16d": (-INF, 2), "16e": (2, 20),
     "16f": (4, INF),
     # External hits 62 % of all prompt tokens, 20 points; GPU + external at least 88 %.

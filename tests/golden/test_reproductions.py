@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from kvsim.cli import cli
-from kvsim.validate.claims import KINDS, PUBLISHED_KINDS, Claim, Finding, Sample, exactly, factor, near
+from kvsim.validate.claims import KINDS, PUBLISHED_KINDS, Band, Claim, Finding, Sample, exactly, factor, near
 from kvsim.validate.claims_serving import K3Runs
 from kvsim.validate.published import NOT_SIMULATED, Reproductions, all_claims, check_published, table_rows
 
@@ -69,8 +69,8 @@ def test_what_is_not_simulated_is_on_the_page() -> None:
 
 def test_a_target_counts_when_all_its_values_do() -> None:
     good, bad = Sample(10.5), Sample(12.0)
-    found = Reproductions((Finding(claim("1a"), good), Finding(claim("1b", miss="slow"), bad), Finding(claim("2"), good),
-                           Finding(claim("N1", "N"), bad)), missing=())
+    found = Reproductions((Finding(claim("1a"), good), Finding(claim("1b", miss="slow"), bad),
+                           Finding(claim("2"), good), Finding(claim("N1", "N"), bad)), missing=())
     assert found.targets() == {"1": False, "2": True}
     assert found.score() == found.text().splitlines()[-1] == "published: 1/2 rows inside their bands"
     assert "throughput: 2 of 3 values where they must be" in found.counts()
@@ -82,7 +82,7 @@ def test_a_target_counts_when_all_its_values_do() -> None:
     (near(10, 0.1, outside=True), 11.01, True), (factor(10, 2), 5.0, True), (factor(10, 2), 4.99, False),
     (exactly(3), 3, True), (exactly(3), 3.0001, False), (near(10, 0.1), float("nan"), False),
     (near(10, 0.1, outside=True), float("nan"), False)])
-def test_bands(band: object, value: float, hit: bool) -> None:
+def test_bands(band: Band, value: float, hit: bool) -> None:
     judged = dataclasses.replace(claim("1"), band=band)
     assert Finding(judged, Sample(value)).hit is hit
 

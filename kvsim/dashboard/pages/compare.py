@@ -57,9 +57,10 @@ def show_comparison(pinned: Choices, choices: Choices) -> None:
         st.info("No input differs: change a control.", icon=":material/drag_handle:")
     st.subheader("What that changes")
     show.table(pairs.difference_rows(found), "Figures of A and B and their paired differences")
-    st.caption(f"Means over {found.num_pairs} {'pair' if found.num_pairs == 1 else 'pairs'} of runs with the same seeds, "
-               "hence the same traffic: its noise cancels. The interval is Student's t over the pairs; a star marks one "
-               "without 0. It covers the traffic alone, not the assumptions.")
+    count = "one pair" if found.num_pairs == 1 else f"{found.num_pairs} pairs"
+    st.caption(f"Means over {count} of runs with the same seeds, hence the same traffic: its noise cancels. The "
+               "interval is Student's t over the pairs; a star marks one without 0. It covers the traffic alone, not "
+               "the assumptions.")
     st.subheader("By live sessions")
     show.chart(compare_figures.curves(a, b), "comparison", compare_figures.curves_alt(a, b))
 

@@ -38,7 +38,7 @@ class Slots:
 
 def page() -> None:
     """The whole page."""
-    choices = sidebar()
+    choices = sidebar("Plan")
     st.title("Plan")
     st.caption("How much KV cache fits, how much of it is reused, what binds, and what it earns.")
     try:
