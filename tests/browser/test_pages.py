@@ -43,7 +43,7 @@ def test_pinned_configuration_is_compared_and_kept_in_the_address(page: Page, ap
     expect(page.get_by_text("No input differs: change a control.")).to_be_visible()
     page.get_by_role("switch", name="DRAM tier").press("Space")
     expect(page.get_by_role("cell", name="tiers", exact=True)).to_be_visible()
-    expect(page).to_have_url(re.compile("a=curve"))
+    expect(page).to_have_url(re.compile("a=sessions"))
     page.set_viewport_size({"width": 800, "height": 900})
     page.reload()
     expect(page.get_by_role("cell", name="tiers", exact=True)).to_be_visible()
