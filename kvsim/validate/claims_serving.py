@@ -217,8 +217,8 @@ def _ttft(build: _Builder) -> list[Claim]:
 def _external(build: _Builder) -> list[Claim]:
     """Target 17."""
     cell = Cell("DRAM", 24)
-    why = ("nearly every turn finds its context in DRAM, hardly any in HBM: requests in flight hold about nine tenths of "
-           "the pool, which leaves too little for the contexts of sessions between turns")
+    why = ("nearly every turn finds its context in DRAM, hardly any in HBM: requests in flight hold about nine tenths "
+           "of the pool, which leaves too little for the contexts of sessions between turns")
     return [build.cell(("17a", "H"), cell, "external_frac", ("62 %", plus_minus(0.62, 0.20, "20 points")), why),
             build.cell(("17b", "H"), cell, "hit_frac", ("-", at_least(0.88, ">= 88 %")))]
 
