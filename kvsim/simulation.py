@@ -275,16 +275,30 @@ def package_version() -> str:
 
 
 def _guard(outcome: _Outcome) -> None:
-    """Laws that every result must keep: hits within the ideal, tokens in = hit + computed, windows not negative."""
+    """Laws that every result must keep beside those that the engine checks: hits, window, physics floors."""
     records = outcome.run.records
     broken: list[Problem] = []
     if (records.cached_tokens > np.maximum(records.prompt_tokens - 1, 0)).any():
         broken.append(Problem("run", "cached_tokens", "more than prompt - 1", "at most prompt - 1"))
     if outcome.window.duration_s < 0:
         broken.append(Problem("run", "window", f"{outcome.window}", "an end after its start"))
+    broken += _floor_problems(outcome)
     if broken:
         name = f"{outcome.scenario.name} (digest {outcome.scenario.digest}, seed {outcome.scenario.seed})"
         raise SimulationError(f"a law was broken in {name}", broken)
+
+
+def _floor_problems(outcome: _Outcome) -> list[Problem]:
+    """Steps of this run's kind that would be faster than their FLOPs and bytes allow."""
+    model = outcome.model
+    if not isinstance(model, RooflineStepTime):
+        return []
+    batch, context = mean_step(outcome.run)
+    tokens = outcome.resolved.engine.max_num_batched_tokens
+    steps = [(batch, context), (StepBatch(0, 0, 0, 0, max(batch.decode_seqs, 1)), context),
+             (StepBatch(tokens, 1, tokens * (tokens + 1) // 2, tokens, 0), 0)]
+    return [Problem("run", "step time", f"{step_s(model, b, c):.6f} s for {b}", f"at least {model.floor_s(b, c):.6f} s")
+            for b, c in steps if step_s(model, b, c) < model.floor_s(b, c) * (1 - 1e-9)]
 
 
 def _refuse_unsupported(scenario: Scenario) -> None:
