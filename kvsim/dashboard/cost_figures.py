@@ -38,15 +38,15 @@ def contribution_figure(rows: Sequence[Row], priced: Sequence[Offer], mode: Mode
     return figure(traces, _layout(xs, "Contribution ($ per node-hour)", [zero, _mark(live)]))
 
 
-def price_figure(rows: Sequence[Row], priced: Sequence[Offer], live: int) -> go.Figure:
+def price_figure(rows: Sequence[Row], priced: Sequence[Offer], mode: Mode, live: int) -> go.Figure:
     """Market floor and break-even [$ per million tokens, cached input included] against live sessions.
 
-    The market's floor is what the cheapest provider charges for the same tokens; break-even is the bill on them, a
-    line a price profile. Where ours lies above the market's, nobody can be undercut. The axis is logarithmic: a
-    collapsed cache costs several times as much.
+    The market's floor is what the cheapest provider charges for the same turns (`kvsim.dashboard.money.market_floor`);
+    break-even is the bill on them, a line a price profile. The axis is logarithmic: a collapsed cache costs several
+    times as much.
     """
-    xs = _xs(rows)
-    floor = line("Market floor (cheapest provider)", xs, [market_floor(r) for r in rows], IDEAL_COLOUR, "diamond-open")
+    xs, floors = _xs(rows), [market_floor(r, mode) for r in rows]
+    floor = line("Market floor (cheapest provider)", xs, floors, IDEAL_COLOUR, "diamond-open")
     floor["line"]["dash"] = "dash"
     ours = [line(f"Break-even, {o.label}", xs, [break_even(r, o) for r in rows], OFFER_COLOURS[k], OFFER_SYMBOLS[k])
             for k, o in enumerate(priced)]
@@ -55,9 +55,9 @@ def price_figure(rows: Sequence[Row], priced: Sequence[Offer], live: int) -> go.
     return figure([_hover(t) for t in (floor, *ours)], drawn)
 
 
-def price_alt(rows: Sequence[Row], priced: Sequence[Offer]) -> str:
+def price_alt(rows: Sequence[Row], priced: Sequence[Offer], mode: Mode) -> str:
     """The price chart in words."""
-    parts = [f"{row.concurrency} live sessions: market {market_floor(row):.3f}, "
+    parts = [f"{row.concurrency} live sessions: market {market_floor(row, mode):.3f}, "
              + ", ".join(f"{o.name} {break_even(row, o):.3f}" for o in priced) for row in rows]
     return "Market floor and break-even in dollars per million tokens. " + "; ".join(parts) + "."
 

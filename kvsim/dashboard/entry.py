@@ -10,7 +10,7 @@ import streamlit as st
 from PIL import Image
 
 from kvsim.dashboard.figures import TIER_COLOURS
-from kvsim.dashboard.pages import compare, cost, plan
+from kvsim.dashboard.pages import cache, compare, cost, method, plan, profiles
 
 ABOUT = "kvsim: KV-cache capacity and LLM serving-cost simulator. Every figure shown is computed from dated profiles."
 
@@ -23,6 +23,9 @@ def main() -> None:
         st.Page(plan.page, title="Plan", url_path="plan", default=True),
         st.Page(cost.page, title="Cost", url_path="cost"),
         st.Page(compare.page, title="Compare", url_path="compare"),
+        st.Page(cache.page, title="Cache", url_path="cache"),
+        st.Page(profiles.page, title="Profiles", url_path="profiles"),
+        st.Page(method.page, title="Method", url_path="method"),
     ]).run()
 
 

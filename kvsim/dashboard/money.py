@@ -13,6 +13,7 @@ from kvsim.billing import gpus_per_node, hourly_bill
 from kvsim.dashboard.results import median
 from kvsim.profiles.store import ProfileStore
 from kvsim.report.bill import Bill
+from kvsim.report.cost import MarketPrice
 from kvsim.report.report import Report
 from kvsim.resolve import Resolved
 from kvsim.study import Row
@@ -91,6 +92,26 @@ def break_even(row: Row, priced: Offer) -> float:
     return median(row, lambda r: r.cost.usd_per_mtok.blended * priced.bill.usd_per_hour / r.cost.usd_per_hour)
 
 
-def market_floor(row: Row) -> float:
-    """What the cheapest provider would charge for the same tokens [$ per million], median over the seeds; nan: none."""
-    return median(row, lambda r: r.cost.market[0].blended if r.cost.market else math.nan)
+def market_floor(row: Row, mode: Mode) -> float:
+    """What the cheapest provider would charge for the same turns [$ per million tokens]; nan where none is known.
+
+    Parameters
+    ----------
+    row : Row
+        One point; the median over its seeds is given.
+    mode : "hits", "ideal_hits" or "demand"
+        With ``hits`` our misses are bought as fresh input there too; with the others the provider is taken to reuse all
+        that can be reused, which is what a customer who leaves a collapsed cache pays elsewhere.
+    """
+    if mode == "hits":
+        return median(row, lambda r: r.cost.market[0].blended if r.cost.market else math.nan)
+    return median(row, lambda r: min((_with_ideal_hits(r, m) for m in r.cost.market), default=math.nan))
+
+
+def _with_ideal_hits(report: Report, price: MarketPrice) -> float:
+    """A provider's price of a run's tokens had every reusable one hit [$ per million tokens]."""
+    asked, output = report.throughput.input_tokens_per_s, report.throughput.output_tokens_per_s
+    cached = report.hit_rate.ideal * asked
+    fresh = price.input if price.cache_write is None else price.cache_write
+    usd = (asked - cached) * fresh + cached * price.cached_input + output * price.output
+    return usd / (asked + output) if asked + output else math.nan

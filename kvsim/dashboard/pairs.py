@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from kvsim.comparison import HEADLINES, Change, Comparison, Difference, compare, mean_interval
+from kvsim.dashboard.results import TIER_TEXT
 from kvsim.study import Row
 
 
@@ -72,7 +74,8 @@ def _merged(found: Sequence[Difference]) -> Difference:
 
 def change_rows(changes: Sequence[Change]) -> list[dict[str, str]]:
     """Inputs that differ as rows of a table."""
-    return [{"Input": c.field, "A": _value(c.a), "B": _value(c.b)} for c in changes]
+    return [{"Input": c.field, **{side: tiers_text(v) if c.field == "tiers" else _value(v)
+                                for side, v in (("A", c.a), ("B", c.b))}} for c in changes]
 
 
 def difference_rows(found: Comparison) -> list[dict[str, str]]:
@@ -92,6 +95,16 @@ def _difference_row(d: Difference) -> dict[str, str]:
     apart = sure and not span.low <= 0.0 <= span.high
     return {"Figure": title, "A": shown(d.a), "B": shown(d.b), "B − A": shown(span.mean) + (" *" if apart else ""),
             "95 % interval": f"{shown(span.low)} to {shown(span.high)}" if sure else "–"}
+
+
+def tiers_text(written: str) -> str:
+    """Tiers as the comparison writes them, for people.
+
+    >>> tiers_text('[{"kind": "dram", "capacity": 1.889e12, "write": "eager"}]'), tiers_text("[]")
+    ('DRAM 1,889 GB, eager', 'none')
+    """
+    tiers: list[dict[str, Any]] = json.loads(written)
+    return "; ".join(f"{TIER_TEXT[t['kind']]} {t['capacity'] / 1e9:,.0f} GB, {t['write']}" for t in tiers) or "none"
 
 
 def _value(value: Any) -> str:

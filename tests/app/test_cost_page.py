@@ -65,11 +65,32 @@ def test_contribution_lines_differ_by_the_bill(rows: list[Row], resolved: Resolv
 
 def test_market_floor_and_break_even_are_two_lines(rows: list[Row], resolved: Resolved) -> None:
     one = [money.offer(resolved, "rental-2026-09", STORE)]
-    floor, ours = cost_figures.price_figure(rows, one, 8).data
+    plot: Any = cost_figures.price_figure(rows, one, "hits", 8)
+    floor, ours = plot.data
     assert "Market floor" in floor.name
     assert floor.line.dash == "dash"
     assert list(floor.y) == pytest.approx([r.reports[0].cost.market[0].blended for r in rows])
     assert list(ours.y) == pytest.approx([r.reports[0].cost.usd_per_mtok.blended for r in rows])
+
+
+def test_market_floor_does_not_rise_when_our_cache_collapses(resolved: Resolved) -> None:
+    from dataclasses import replace
+
+    report = simulate(resolved.scenario.at(4, 0))
+    missed = [replace(p, blended=10 * p.blended) for p in report.cost.market]  # the same turns, all of them misses
+    row, collapsed = (Row(4, (replace(report, cost=replace(report.cost, market=tuple(prices))),))
+                      for prices in (report.cost.market, missed))
+    assert money.market_floor(collapsed, "hits") == pytest.approx(10 * money.market_floor(row, "hits"))
+    assert money.market_floor(collapsed, "ideal_hits") == money.market_floor(row, "ideal_hits")
+
+
+def test_ideal_floor_is_the_real_one_where_every_hit_happened(rows: list[Row]) -> None:
+    from dataclasses import replace
+
+    report = rows[0].reports[0]
+    perfect = replace(report, hit_rate=replace(report.hit_rate, ideal=report.hit_rate.total))
+    assert money.market_floor(Row(4, (perfect,)), "ideal_hits") == pytest.approx(
+        money.market_floor(rows[0], "hits"), rel=1e-3)
 
 
 def test_demand_limits_what_is_sold(resolved: Resolved) -> None:

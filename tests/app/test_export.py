@@ -6,15 +6,20 @@ import ast
 import json
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
 
+from kvsim.comparison import compare
 from kvsim.dashboard import choices as c
 from kvsim.dashboard import export
 from kvsim.profiles.store import default_store
 from kvsim.scenario import Scenario, load_scenario
+from kvsim.simulation import simulate
+from kvsim.study import Row
 from tests.app.conftest import MakeRow
+from tests.app.test_compare_page import TINY
 
 DEFAULT = c.default_choices(default_store())
 CHOICES = [
@@ -51,3 +56,10 @@ def test_report_has_a_case_a_seed(make_row: MakeRow) -> None:
     data = json.loads(export.report_json(make_row(8, 0.5, 0.6)))
     assert [case["report"]["hit_rate"]["total"] for case in data["cases"]] == [0.5, 0.6]
     assert {case["concurrency"] for case in data["cases"]} == {8}
+
+
+def test_report_file_is_what_compare_takes(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(export.report_json(Row(8, (simulate({**TINY, "seed": 0}), simulate({**TINY, "seed": 1})))))
+    found = compare(str(file), str(file))
+    assert (found.num_pairs, found.changes) == (2, ())

@@ -81,7 +81,8 @@ def test_axes_have_titles_with_units(predicted: Resolved, make_row: MakeRow) -> 
 
 def test_curve_draws_medians_extremes_and_the_ideal(make_row: MakeRow) -> None:
     rows = [make_row(16, 0.2, 0.9, 0.3, ideal=0.95), make_row(4, 0.9, 0.9, 0.9, ideal=0.98)]
-    area, hit, ideal, output = figures.hit_curve(rows, 4).data
+    plot: Any = figures.hit_curve(rows, 4)
+    area, hit, ideal, output = plot.data
     assert list(hit.x) == [4, 16]
     assert list(hit.y) == pytest.approx([90, 30])
     assert list(hit.error_y.array) == pytest.approx([0, 60])
@@ -95,7 +96,8 @@ def test_curve_draws_medians_extremes_and_the_ideal(make_row: MakeRow) -> None:
 
 def test_tiers_are_stacked_to_the_hit_rate(make_row: MakeRow) -> None:
     rows = [make_row(8, 0.9), make_row(16, 0.2, 0.9, 0.8, dram=0.75)]
-    hbm, dram, hit, *_ = figures.hit_curve(rows, 8).data
+    plot: Any = figures.hit_curve(rows, 8)
+    hbm, dram, hit, *_ = plot.data
     assert [hbm.name, dram.name] == ["Hits in HBM", "Hits in DRAM"]
     assert [a.line.color for a in (hbm, dram)] == [figures.TIER_COLOURS["hbm"], figures.TIER_COLOURS["dram"]]
     assert list(dram.y) == pytest.approx([0, 60])
@@ -113,7 +115,8 @@ def test_curve_marks_zones_and_the_chosen_sessions(make_row: MakeRow) -> None:
 
 
 def test_one_point_is_a_curve_too(make_row: MakeRow) -> None:
-    assert list(figures.hit_curve([make_row(4, 0.5)], 4).data[1].y) == [50]
+    plot: Any = figures.hit_curve([make_row(4, 0.5)], 4)
+    assert list(plot.data[1].y) == [50]
 
 
 def luminance(colour: str) -> float:

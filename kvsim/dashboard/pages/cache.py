@@ -11,7 +11,7 @@ from kvsim.dashboard import cache_figures, reuse, show
 from kvsim.dashboard.choices import Choices
 from kvsim.dashboard.simulate import simulate_points
 from kvsim.dashboard.start import opened
-from kvsim.errors import KvsimError, TraceError
+from kvsim.errors import KvsimError
 from kvsim.resolve import Resolved
 from kvsim.scenario import Scenario
 from kvsim.workload.table import Trace
@@ -91,8 +91,9 @@ def curve_row(found: Curves, number: int) -> dict[str, Any]:
 def _uploaded() -> Trace | None:
     """The uploaded trace, once there is one."""
     file = st.file_uploader("Trace (any known format, at most 50 MB)", key="cache upload",
-                            help="JSON lines with block hashes, session logs, CSV: the format is found from the content. "
-                                 "The file stays on this server, in memory.")
+                            max_upload_size=reuse.MAX_UPLOAD_BYTES // 1_000_000,
+                            help="JSON lines with block hashes, session logs, CSV: the format is found from the "
+                                 "content. It stays on this server, in memory, until others take its place.")
     return None if file is None else uploaded(file.name, file.getvalue())
 
 
@@ -108,7 +109,7 @@ def preset(scenario: Scenario) -> Trace:
 
 
 @st.cache_resource(max_entries=2, show_spinner=False)
-def _preset(_digest: str, _scenario: Scenario) -> Trace:
+def _preset(digest: str, _scenario: Scenario) -> Trace:
     return reuse.preset_trace(_scenario)
 
 
@@ -118,15 +119,13 @@ def curves(trace: Trace, policies: tuple[str, ...], live: int) -> Curves:
     Raises
     ------
     TraceError
-        The trace knows lengths only, so that nothing can be reused.
+        The trace knows lengths only, so that what its prompts share cannot be told.
     """
-    if trace.knowledge == "nothing":
-        raise TraceError(f"{trace.label} knows lengths only: what prompts share cannot be told", [])
     key = (trace.label, len(trace), int(trace.piece_tokens.sum()), int(trace.piece_content.sum()))
     return _curves(key, trace, policies, live)
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def _curves(key: tuple[str, int, int, int], _trace: Trace, policies: tuple[str, ...], live: int) -> Curves:
-    assert key
+def _curves(key: tuple[str, int, int, int], _trace: Trace,
+            policies: tuple[str, ...], live: int) -> Curves:
     return reuse.curves_of(_trace, policies, live)

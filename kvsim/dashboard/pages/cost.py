@@ -75,10 +75,9 @@ def cost_sentence(row: Row, priced: Sequence[money.Offer], mode: money.Mode) -> 
     """What the chosen number of sessions earns under each price, and where our floor lies; Markdown."""
     parts = [f"**{verdict.usd(money.contribution(row, o, mode))} per node-hour** with {o.label}, break-even at "
              f"{usd_per_mtok(money.break_even(row, o))} per million tokens" for o in priced]
-    floor = money.market_floor(row)
-    cheapest = row.reports[0].cost.market[0].provider if row.reports[0].cost.market else ""
+    floor = money.market_floor(row, mode)
     market = ("no provider's price of this model is known" if math.isnan(floor) else
-              f"the market's floor for the same tokens is {usd_per_mtok(floor)} ({cheapest})")
+              f"the market's floor for the same turns is {usd_per_mtok(floor)}")
     return (f"At **{row.concurrency} live sessions**, billing {money.MODE_TEXT[mode]}: {'; '.join(parts)}; {market}. "
             f"{verdict.trust_sentence(row)}")
 
@@ -104,9 +103,13 @@ def show_charts(rows: Sequence[Row], priced: Sequence[money.Offer], mode: money.
                "the SLO is loose, that rewards a bad cache. Billing as if every reusable token had hit is what "
                "customers expect who see a price for cached input.")
     st.subheader("Our price floor and the market's")
-    show.chart(cost_figures.price_figure(rows, priced, live), "prices", cost_figures.price_alt(rows, priced))
+    show.chart(cost_figures.price_figure(rows, priced, mode, live), "prices",
+               cost_figures.price_alt(rows, priced, mode))
+    how = ("with our misses bought as fresh input there too, so that a collapsed cache lifts it" if mode == "hits" else
+           "reusing all that can be reused")
     st.caption("All tokens count, cached input too. The market's floor is what the cheapest provider would charge for "
-               "the same mix, at its list price; break-even is our whole bill on it. The axis is logarithmic.")
+               f"the same turns at its list price, {how}; break-even is our whole bill on them, whatever earns. The "
+               "axis is logarithmic.")
 
 
 def offer_row(row: Row, priced: money.Offer, mode: money.Mode) -> dict[str, Any]:
