@@ -5,6 +5,8 @@
 #   make check   linters, types, import layers
 #   make bench   benchmarks
 #   make app     the what-if dashboard
+#   make docs    renew what is generated in docs/, and the outputs that its pages show
+#   make coverage  tests without the browser, and the lines that none of them runs
 #   make lock    renew requirements*.lock from pyproject.toml
 #   make clean   remove the environment and everything built
 
@@ -21,7 +23,7 @@ PIP  := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 .SHELLFLAGS := -eu -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench app lock clean
+.PHONY: help run test check bench app docs coverage lock clean
 
 # pyright's launcher would otherwise look for a newer release of itself.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -74,12 +76,23 @@ bench: $(VENV)/full.stamp
 app: $(VENV)/full.stamp
 	@$(BIN)/kvsim app
 
+docs: $(VENV)/full.stamp
+	@$(BIN)/python docs/make_reference.py
+	@$(BIN)/python docs/make_picture.py
+	@KVSIM_RENEW_DOCS=1 $(BIN)/python -m pytest -q -p no:cacheprovider tests/docs
+
+coverage: $(VENV)/full.stamp
+	@rm -f .coverage .coverage.*
+	$(BIN)/python -m coverage run -m pytest -q -m "not browser" -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/python -m coverage combine --quiet
+	@$(BIN)/python -m coverage report
+
 # Resolved in empty environments, so that nothing of this one leaks into the pins; the core lock is a part of the full one.
 define REQUIREMENTS
 import sys, tomllib
 project = tomllib.load(open("pyproject.toml", "rb"))["project"]
 extras = project["optional-dependencies"]
-wanted = project["dependencies"] + (extras["dashboard"] + extras["parquet"] + extras["traces"] + extras["dev"] if sys.argv[1] == "full" else [])
+wanted = project["dependencies"] + (extras["dashboard"] + extras["parquet"] + extras["traces"] + extras["ray"] + extras["dev"] if sys.argv[1] == "full" else [])
 print("\n".join(wanted))
 endef
 export REQUIREMENTS

@@ -11,7 +11,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-DATA_FOLDERS = ("hardware_profiles", "models", "engine_profiles", "scenarios", "recipes")
+DATA_FOLDERS = ("hardware_profiles", "models", "engine_profiles", "scenarios", "recipes", "calibrations")
 
 
 class DataFoldersHook(BuildHookInterface):

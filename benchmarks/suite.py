@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from benchmarks import workloads
@@ -92,7 +93,7 @@ def engine(name: str, build: Callable[[], Workload], config: EngineConfig,
 
 def scenario(name: str, described: dict[str, Any], target_s: float | None = None, trace: str = "",
              repeats: int = 3) -> Benchmark:
-    """A whole scenario: profiles, trace file or generator, memory, physics, engine, report.
+    """A whole scenario: profiles, trace file or generator, memory, physics, engine, report; traces are read anew.
 
     Its counters say only what does not depend on the profiles' figures.
     """
@@ -100,10 +101,13 @@ def scenario(name: str, described: dict[str, Any], target_s: float | None = None
         if not trace:
             return described
         path = workloads.trace(trace)
-        return path and {**described, "workload": {**described["workload"], "trace": str(path)}}
+        return path and {**described, "workload": {**described["workload"], "trace": str(workloads.own_copy(path))}}
 
     def work(prepared: object) -> Counters:
-        done = simulate(Scenario.model_validate(prepared))
+        given = Scenario.model_validate(prepared)
+        if given.workload.trace is not None:
+            workloads.forget(Path(given.workload.trace))
+        done = simulate(given)
         assert done.records is not None
         return {"requests": len(done.records.status)}
 

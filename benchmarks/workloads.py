@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from kvsim.workload.fixed import Clients, build_fixed
 from kvsim.workload.lengths import LogNormal
@@ -18,6 +22,22 @@ def trace(name: str) -> Path | None:
     default = Path(__file__).resolve().parents[1] / "../shared/traces"
     path = Path(os.environ.get("KVSIM_TRACES", default)) / name
     return path if path.exists() else None
+
+
+@cache
+def _folder() -> TemporaryDirectory[str]:
+    """A folder that is removed at the end."""
+    return TemporaryDirectory(prefix="kvsim-benchmarks-")
+
+
+def own_copy(path: Path) -> Path:
+    """A copy of a trace whose time of change may be set."""
+    return Path(shutil.copy(path, _folder().name))
+
+
+def forget(path: Path) -> None:
+    """Make a trace look changed, so that the next simulation reads it again."""
+    os.utime(path, ns=(time.time_ns(), time.time_ns()))
 
 
 def fixed(num_requests: int, concurrency: int) -> Workload:

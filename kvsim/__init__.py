@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from kvsim.capacity import kv_capacity
     from kvsim.comparison import compare
     from kvsim.planning import plan
+    from kvsim.planning.price_table import price_table
     from kvsim.report.report import Report
     from kvsim.scenario import Scenario, load_scenario
     from kvsim.simulation import simulate
 
-__all__ = ["Report", "Scenario", "compare", "kv_capacity", "load_scenario", "plan", "simulate", "sweep"]
+__all__ = ["Report", "Scenario", "compare", "kv_capacity", "load_scenario", "plan", "price_table", "simulate",
+           "sweep"]
 
 _HOMES = {
     "compare": "kvsim.comparison",
@@ -31,6 +33,7 @@ _HOMES = {
     "kv_capacity": "kvsim.capacity",
     "load_scenario": "kvsim.scenario",
     "plan": "kvsim.planning",
+    "price_table": "kvsim.planning.price_table",
     "simulate": "kvsim.simulation",
 }
 

@@ -21,7 +21,7 @@ from kvsim.report.bill import (
     tier_line,
     units_of,
 )
-from kvsim.report.cost import gpu_figure
+from kvsim.report.cost import Cost, CostTerms, Sales, cost, gpu_figure
 from kvsim.resolve import Resolved
 from kvsim.scenario import Demand, Scenario, naming
 
@@ -30,6 +30,8 @@ WRITE_OFF = "owned-2026-07"
 """Price profile whose life and cost of capital hold for tiers that are bought beside rented GPUs."""
 STORAGE = {"dram": "dram-ddr5", "nvme": "nvme-tlc", "pool": "pool-3fs"}
 """What a tier is made of unless ``prices.tier_profiles`` says otherwise."""
+STATED = ("the scenario", "stated", "")
+"""Provider, basis and date of a price that the scenario states itself."""
 CALIBRATED, SAME_GPU, PHYSICS, GIVEN = ("calibrated here", "same GPU, other model", "physics only",
                                         "coefficients given")
 """Trust marks of a result's speed, the strongest first; the last one rests on what the scenario states."""
@@ -66,17 +68,44 @@ def hourly_bill(resolved: Resolved, store: ProfileStore, replicas: int | None = 
     >>> bill.usd_per_hour, bill.units.text(), bill.basis
     (34.0, '8 GPUs in 1 node of 8', 'contract')
     """
-    count = resolved.scenario.replicas if replicas is None else replicas
+    count = resolved.scenario.num_replicas if replicas is None else replicas
     prices = resolved.scenario.prices
     units = units_for(resolved, store, count)
-    price = compute_price(resolved, store)
+    price, stated = compute_price(resolved, store), stated_usd_per_gpu_hour(resolved, store)
     lines = list(gpu_lines(_lines_of_one_gpu(resolved, store, price), units))
     if prices.network_usd_per_gpu_hour:
         lines.append(BillLine("network", prices.network_usd_per_gpu_hour * units.billed_gpus, "as the scenario states",
                               "nominal"))
     tiers = list(_tier_lines(resolved, store, count))
-    return Bill((*lines, *tiers), units, price.provider, price.basis, price.as_of,
-                math.fsum(line.usd_per_hour for line in tiers))
+    origin = (price.provider, price.basis, price.as_of) if stated is None else STATED
+    return Bill((*lines, *tiers), units, *origin, math.fsum(line.usd_per_hour for line in tiers))
+
+
+def cost_of(resolved: Resolved, store: ProfileStore, sales: Sales, prefill_frac: float) -> Cost:
+    """What a scenario costs and earns with what it sold: one run can be priced many times without being run again.
+
+    Parameters
+    ----------
+    resolved : Resolved
+        The scenario with the prices that are asked for. Its hardware and tiers must be those of the run.
+    store : ProfileStore
+        Where prices are found.
+    sales : Sales
+        What the run sold (``Report.cost.sales``).
+    prefill_frac : float
+        Share of the engine's busy time that prefill takes (``Report.cost.prefill_frac``).
+
+    Raises
+    ------
+    ProfileError
+        As `hourly_bill`.
+    """
+    bill, prices, scenario = hourly_bill(resolved, store), resolved.scenario.prices, resolved.scenario
+    terms = CostTerms(bill, prefill_frac, prices.attribution, prices.revenue, demand_turns_per_hour(scenario),
+                      market(resolved.model.name, store), class_prices(scenario, store),
+                      seats_served(scenario, sales), trust_mark(resolved))
+    nodes = bill.units.billed_gpus / gpus_per_node(resolved, store)
+    return cost(bill.usd_per_hour, nodes, sales, api_price(scenario, resolved.model.name, store), terms)
 
 
 def units_for(resolved: Resolved, store: ProfileStore, replicas: int) -> Units:
@@ -89,6 +118,19 @@ def compute_price(resolved: Resolved, store: ProfileStore) -> PriceProfile:
     """The price profile that the scenario names."""
     with naming(resolved.scenario, "prices.compute"):
         return store.get("price", resolved.scenario.prices.compute)
+
+
+def stated_usd_per_gpu_hour(resolved: Resolved, store: ProfileStore) -> float | None:
+    """$ per hour of one GPU that the scenario states itself, by any name of the GPU; None where it states none.
+
+    Raises
+    ------
+    ProfileError
+        A name in ``prices.usd_per_gpu_hour`` that is no GPU profile's.
+    """
+    given = resolved.scenario.prices.usd_per_gpu_hour
+    with naming(resolved.scenario, "prices.usd_per_gpu_hour"):
+        return {store.get("gpu", name).name: usd for name, usd in (given or {}).items()}.get(resolved.gpu.name)
 
 
 def usd_per_gpu_hour(resolved: Resolved, store: ProfileStore) -> float:
@@ -118,6 +160,16 @@ def api_price(scenario: Scenario, model: str, store: ProfileStore) -> ApiPricePr
         return store.get("api-price", name)
 
 
+def class_prices(scenario: Scenario, store: ProfileStore) -> dict[str, ApiPriceProfile]:
+    """API prices of the traffic classes that name their own."""
+    found: dict[str, ApiPriceProfile] = {}
+    for i, kind in enumerate(scenario.workload.classes or ()):
+        if kind.api is not None:
+            with naming(scenario, f"workload.classes.{i}.api"):
+                found[kind.name] = store.get("api-price", kind.api)
+    return found
+
+
 def market(model: str, store: ProfileStore) -> tuple[ApiPriceProfile, ...]:
     """Every provider's price of a model.
 
@@ -132,7 +184,7 @@ def market(model: str, store: ProfileStore) -> tuple[ApiPriceProfile, ...]:
 
 
 def demand_turns_per_hour(scenario: Scenario) -> float:
-    """Turns that customers ask one replica for in the peak hour; inf where no demand is stated.
+    """Turns that customers ask for in the peak hour, of all replicas together; inf where no demand is stated.
 
     Examples
     --------
@@ -144,7 +196,32 @@ def demand_turns_per_hour(scenario: Scenario) -> float:
     demand = scenario.demand
     if demand is None or demand.turns_per_active_hour is None:
         return math.inf
-    return active_seats(demand) * demand.turns_per_active_hour / scenario.replicas
+    return active_seats(demand) * demand.turns_per_active_hour
+
+
+def seats_served(scenario: Scenario, sales: Sales) -> float:
+    """Seats whose peak hour the turns that earn would fill; nan where no demand is stated, or nothing was served.
+
+    Notes
+    -----
+    Where the demand says how many turns an active seat makes, seats are turns that earn over those of a seat. Else
+    every active seat keeps one live session, and the live sessions count by the share of their turns that earn.
+
+    Examples
+    --------
+    >>> from kvsim.report.metrics import Tokens
+    >>> from kvsim.scenario import load_scenario
+    >>> asked = load_scenario("k3-b300-study", ["demand={seats: 50, active_frac_peak: 0.2, turns_per_active_hour: 30}"])
+    >>> seats_served(asked, Sales(Tokens(1, 0, 0), Tokens(1, 0, 0), turns=600, hours=1.0))
+    100.0
+    """
+    demand, live = scenario.demand, scenario.workload.concurrency
+    if demand is None or not sales.turns or sales.hours <= 0:
+        return math.nan
+    active_frac = active_seats(demand) / demand.seats
+    if demand.turns_per_active_hour is not None:
+        return sales.sold_turns / sales.hours / (active_frac * demand.turns_per_active_hour)
+    return live / active_frac * sales.sold_turns / sales.turns if live else math.nan
 
 
 def active_seats(demand: Demand) -> float:
@@ -162,6 +239,7 @@ def look_up_prices(resolved: Resolved, store: ProfileStore) -> None:
     """Find a misspelt price, node or storage profile before a run, not after it."""
     hourly_bill(resolved, store)
     api_price(resolved.scenario, resolved.model.name, store)
+    class_prices(resolved.scenario, store)
 
 
 def trust_mark(resolved: Resolved) -> str:
@@ -193,7 +271,9 @@ def _measured_on(speed: Speed, gpu: str) -> bool:
 
 def _lines_of_one_gpu(resolved: Resolved, store: ProfileStore, price: PriceProfile) -> tuple[BillLine, ...]:
     with naming(resolved.scenario, "prices.compute"):
-        given = resolved.scenario.prices.owned
+        given, stated = resolved.scenario.prices.owned, stated_usd_per_gpu_hour(resolved, store)
+        if stated is not None:
+            return (BillLine("GPUs", stated, "as the scenario states", "nominal"),)
         if given is None:
             return (rented_line(price, gpu_figure(price, resolved.gpu.name)),)
         power = power_w(resolved, store)

@@ -11,8 +11,8 @@ import click
 from kvsim.errors import KvsimError, nearest
 
 EXIT_BUG = 70
-COMMANDS = ("run", "capacity", "plan", "sweep", "compare", "report", "cache", "trace", "profiles", "calibrate",
-            "validate", "app")
+COMMANDS = ("run", "capacity", "cost", "plan", "sweep", "compare", "report", "load-or-recompute", "cache", "trace",
+            "profiles", "calibrate", "validate", "import-command", "import-log", "export-command", "app")
 """Commands in the order of the help; each is the function of that name in `kvsim.commands`."""
 
 

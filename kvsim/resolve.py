@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from kvsim.cache.eviction.config import EvictionConfig
+from kvsim.engine.pace import Drafting
 from kvsim.engine.types import EngineConfig
 from kvsim.errors import InfeasibleError, Problem, ScenarioError
 from kvsim.layout import Layout
+from kvsim.memory.acceptance import Acceptance, acceptance_of, find_draft_profile
 from kvsim.memory.budget import EngineLimits, MemoryBudget, hbm_budget, require_room
 from kvsim.memory.capacity import Capacity, Pool, capacity
-from kvsim.memory.drafts import parse_draft
+from kvsim.memory.drafter import draft_weight_bytes, drafter_model, with_draft_weights
+from kvsim.memory.drafts import Draft, parse_draft
 from kvsim.memory.geometry import KvGeometry, KvSpec, kv_geometry
 from kvsim.memory.layout_check import layout_problems
 from kvsim.profiles.engine_profile import EngineProfile, resolve_base
@@ -20,6 +24,7 @@ from kvsim.profiles.store import ProfileStore, default_store
 from kvsim.scenario import Scenario, naming
 from kvsim.tiering import tier_configs
 from kvsim.units import gib
+from kvsim.workload.admission import AdmissionConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,10 @@ class Resolved:
         What the engine runs with.
     node : NodeProfile or None
         The named node, else the GPU's usual one.
+    drafter : ModelProfile or None
+        The draft as a model of its own.
+    acceptance : Acceptance or None
+        What a step with drafts gives; None without drafts, and where the scenario does not say.
     """
 
     scenario: Scenario
@@ -59,6 +68,8 @@ class Resolved:
     predicted: Capacity | None
     engine: EngineConfig
     node: NodeProfile | None = None
+    drafter: ModelProfile | None = None
+    acceptance: Acceptance | None = None
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
@@ -99,18 +110,56 @@ def resolve(scenario: Scenario, store: ProfileStore | None = None) -> Resolved:
     with naming(scenario, "engine.profile"):
         profile = resolve_base(store.get("engine", scenario.engine.profile), lambda n: store.get("engine", n))
     layout = Layout(**scenario.layout.model_dump())
+    draft = parse_draft(scenario.engine.draft, scenario.origin, "engine.draft")
     problems = layout_problems(model, layout, scenario.hardware.num_gpus, scenario.origin)
+    problems += draft_problems(draft, layout, profile, scenario.origin)
     if problems:
         raise ScenarioError(f"{model.name} cannot be laid out as {layout}", problems)
     limits = engine_limits(scenario, model, gpu, profile)
     geometry = _geometry(scenario, model, layout)
-    budget = hbm_budget(model, gpu, layout, limits, profile.reserve, geometry)
-    sizing = _Sizing(scenario, model, gpu, profile, layout, limits, geometry, budget)
+    drafter = _drafter(model, draft, store)
+    budget = _with_draft(hbm_budget(model, gpu, layout, limits, profile.reserve, geometry), drafter, layout)
+    acceptance = acceptance_of(scenario, model.name, draft, store)
+    sizing = _Sizing(scenario, model, gpu, profile, layout, limits, geometry, budget, drafter)
     predicted, used = sizing.pools()
     node = node_of(scenario, gpu.name, store)
     engine = replace(engine_config(scenario, geometry, limits, used.num_blocks),
-                     tiers=tier_configs(scenario, gpu, node, geometry))
-    return Resolved(scenario, model, gpu, profile, layout, limits, budget, used, predicted, engine, node)
+                     tiers=tier_configs(scenario, gpu, node, geometry), drafting=_drafting(draft, acceptance))
+    return Resolved(scenario, model, gpu, profile, layout, limits, budget, used, predicted, engine, node, drafter,
+                    acceptance)
+
+
+def draft_problems(draft: Draft, layout: Layout, profile: EngineProfile, where: str) -> list[Problem]:
+    """Why the engine of a profile refuses a draft in a layout; empty where it does not, or nothing is known of it."""
+    if not draft.tokens or layout.pp == 1:
+        return []
+    fact = next((f for f in profile.support if f.feature == f"{draft.kind}-pipeline-parallel"), None)
+    if fact is None or fact.supported:
+        return []
+    source = profile.sources[fact.source]
+    given = f"{draft.kind} with layout.pp {layout.pp}, which {profile.engine} {fact.version} ({fact.date}) refuses"
+    return [Problem(where, "engine.draft", given, "none, pp 1, or an engine profile of a later version",
+                    f"{source.title}, {source.url}")]
+
+
+def _drafter(model: ModelProfile, draft: Draft, store: ProfileStore) -> ModelProfile | None:
+    """The draft as a model of its own, of its published size where that is known."""
+    if not draft.tokens:
+        return None
+    known = find_draft_profile(model.name, draft, store)
+    return drafter_model(model, draft, known.params.base if known is not None and known.params is not None else None)
+
+
+def _with_draft(budget: MemoryBudget, drafter: ModelProfile | None, layout: Layout) -> MemoryBudget:
+    """The budget less the draft's weights."""
+    if drafter is None:
+        return budget
+    return with_draft_weights(budget, draft_weight_bytes(drafter, layout), f"{drafter.num_layers} layers, from shapes")
+
+
+def _drafting(draft: Draft, acceptance: Acceptance | None) -> Drafting | None:
+    """What the engine needs to know of a draft."""
+    return None if acceptance is None else Drafting.of(draft.tokens, acceptance.length)
 
 
 def node_of(scenario: Scenario, gpu: str, store: ProfileStore) -> NodeProfile | None:
@@ -140,14 +189,21 @@ def engine_config(scenario: Scenario, geometry: KvGeometry, limits: EngineLimits
         num_blocks=num_blocks,
         block_tokens=geometry.block_capacity_tokens,
         max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_num_batched_tokens=limits.max_num_batched_tokens * _batches_a_step(scenario),
         max_model_len=limits.max_model_len,
         prefix_caching=given.prefix_caching,
         policy=given.policy,
         state_groups=geometry.state_groups,
         retention_interval_tokens=None if given.retention_interval == "dense" else given.retention_interval,
         extra_attention_groups=sum(g.kind == "attention" for g in geometry.groups) - 1,
+        eviction=EvictionConfig(**{name: value for name, value in given.eviction if value is not None}),
+        admission=AdmissionConfig(**given.admission.model_dump()) if given.admission is not None else None,
     )
+
+
+def _batches_a_step(scenario: Scenario) -> int:
+    """Batches that one step stands for: a pipeline's step is a cycle of as many as it has stages."""
+    return scenario.layout.pp if scenario.engine.step_time is None else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +218,7 @@ class _Sizing:
     limits: EngineLimits
     geometry: KvGeometry
     budget: MemoryBudget
+    drafter: ModelProfile | None = None
 
     def pools(self) -> tuple[Capacity | None, Capacity]:
         """The predicted pool if another one is used, and the pool that is used."""
@@ -215,7 +272,8 @@ class _Sizing:
         if layout_problems(self.model, layout, layout.num_gpus):
             return False
         geometry = _geometry(self.scenario, self.model, layout)
-        budget = hbm_budget(self.model, self.gpu, layout, self.limits, self.profile.reserve, geometry)
+        plain = hbm_budget(self.model, self.gpu, layout, self.limits, self.profile.reserve, geometry)
+        budget = _with_draft(plain, self.drafter, layout)
         need = geometry.blocks_for(self.limits.max_model_len)
         return budget.kv_bytes > 0 and geometry.num_blocks(budget.kv_bytes) > need
 

@@ -10,7 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from kvsim.errors import Problem, ProfileError, ScenarioError, nearest
 from kvsim.profiles.paths import data_root
@@ -20,8 +29,8 @@ from kvsim.units import parse
 
 SCHEMA = "kvsim/scenario/1"
 SOURCES = "preset, trace, fixed, chat, rag, batch"
-ROUTERS = ("round_robin", "least_loaded", "session_affinity", "prefix_aware", "sglang", "dynamo", "llm_d",
-           "power_of_two")
+RouterName = Literal["round_robin", "least_loaded", "session_affinity", "prefix_aware", "sglang", "dynamo", "llm_d",
+                     "power_of_two", "vllm_dp"]
 
 
 def _quantity(dimension: str, bare: str | None = None) -> Any:
@@ -36,6 +45,7 @@ UsdPerHour = Annotated[float, _quantity("USD/h", "USD/h"), Field(ge=0)]
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 Frac = Annotated[float, Field(gt=0, le=1)]
+AcceptedFrac = Annotated[float, Field(ge=0, le=1)]
 Percentile = Literal["mean", "p50", "p90", "p95", "p99"]
 
 
@@ -72,6 +82,90 @@ class LinearStep(Part):
     per_decode_seq_s: Seconds
 
 
+EVICTION_PARAMETERS = {"ttl": {"ttl_s"}, "pin_sessions": {"ttl_s", "share_frac"}, "s3fifo": {"small_frac"}}
+"""Parameters by eviction policy; the others have none."""
+
+
+class EvictionPart(Part):
+    """Which cached block of the pool is lost first: a name, or a name with parameters; see docs/policies.md.
+
+    ``ttl_s``: how long an unused block lives (ttl) or stays pinned (pin_sessions). ``share_frac``: largest share of the
+    pool that is pinned. ``small_frac``: share of the cached blocks in S3-FIFO's queue of newcomers.
+    """
+
+    kind: Literal["lru", "fifo", "lfu", "s3fifo", "belady", "ttl", "pin_sessions", "priority", "cost_aware"]
+    ttl_s: PositiveSeconds | None = None
+    share_frac: Frac | None = None
+    small_frac: Frac | None = None
+
+    @model_validator(mode="after")
+    def _own_parameters(self) -> EvictionPart:
+        own = EVICTION_PARAMETERS.get(self.kind, set[str]())
+        foreign = {name for name, _ in self if name != "kind" and getattr(self, name) is not None} - own
+        if foreign:
+            raise ValueError(f"{', '.join(sorted(foreign))} with {self.kind}; accepted: "
+                             f"{', '.join(sorted(own)) or 'no parameters'}")
+        return self
+
+    @model_serializer
+    def _short(self) -> str | dict[str, Any]:
+        given = {name: value for name, value in self if value is not None}
+        return self.kind if len(given) == 1 else given
+
+
+Eviction = Annotated[EvictionPart, BeforeValidator(lambda given: {"kind": given} if isinstance(given, str) else given)]
+
+
+class AdmissionPart(Part):
+    """Which session trees are let in; the others wait outside, which counts in the TTFT of their first request.
+
+    At most ``max_live_sessions``, thinking or not; and only while their contexts fit into ``max_context_frac`` of the
+    pool, each counted as at least ``expected_tokens``.
+    """
+
+    max_live_sessions: Positive | None = None
+    max_context_frac: Annotated[float, Field(gt=0)] | None = None
+    expected_tokens: NonNegative = 0
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> AdmissionPart:
+        if self.max_live_sessions is None and self.max_context_frac is None:
+            raise ValueError("no limit; accepted: max_live_sessions, max_context_frac or both")
+        return self
+
+
+class AcceptancePart(Part):
+    """How many draft tokens the target accepts, and how that is known; see docs/drafts.md.
+
+    ``golden``: the measured curve of a draft profile, the ``preset``, or the one that fits model and method.
+    ``measured`` and ``own``: numbers of yours with their ``source``: ``rates`` (of each draft token, given that those
+    before it were accepted), ``per_position`` (of all steps, as engines log them) or ``length`` (mean tokens a step,
+    the target's own one included).
+    """
+
+    kind: Literal["golden", "measured", "own"]
+    preset: str | None = None
+    rates: tuple[AcceptedFrac, ...] | None = None
+    per_position: tuple[AcceptedFrac, ...] | None = None
+    length: Annotated[float, Field(ge=1)] | None = None
+    source: Annotated[str, Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _has_source(self) -> AcceptancePart:
+        numbers = [n for n in ("rates", "per_position", "length") if getattr(self, n) is not None]
+        if self.kind == "golden":
+            if numbers or self.source:
+                raise ValueError(f"{', '.join(numbers) or 'source'} with golden; accepted: preset, which has its own")
+            return self
+        if self.preset or len(numbers) != 1 or not self.source:
+            given = [*numbers, *(["preset"] if self.preset else []), *(["source"] if self.source else [])]
+            raise ValueError(f"{self.kind} with {', '.join(given) or 'nothing'}; "
+                             "accepted: source, and one of rates, per_position, length")
+        if self.per_position is not None and list(self.per_position) != sorted(self.per_position, reverse=True):
+            raise ValueError("per_position that rises; accepted: shares of all steps, which fall from token to token")
+        return self
+
+
 class Engine(Part):
     """Serving engine settings; None takes the engine profile's default for the hardware.
 
@@ -90,9 +184,11 @@ class Engine(Part):
     retention_interval: NonNegative | Literal["dense"] = 0
     policy: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: bool = True
-    eviction: Literal["lru"] = "lru"
+    eviction: Eviction = EvictionPart(kind="lru")
+    admission: AdmissionPart | None = None
     fidelity: Literal["core", "reference"] = "core"
     draft: str = "none"
+    draft_acceptance: AcceptancePart | None = None
     kv_bytes_per_gpu: Bytes | None = None
     num_blocks: Annotated[int, Field(ge=2)] | None = None
     block_tokens: Positive | None = None
@@ -112,7 +208,8 @@ class Tier(Part):
     ``capacity`` is that of the whole replica. ``preset`` names a connector's rules (`kvsim.cache.tiers.presets`),
     ``write`` overrides when it stores. Bandwidths are those of one GPU's link, ``latency_s`` what every transfer
     takes besides; None takes what the profiles say. ``load_rule``: whether a hit is loaded although computing it
-    again would be faster. ``offline_from_s``: when the tier stops answering.
+    again would be faster. ``load``: whether a request waits for its load, or computes behind it layer by layer (None:
+    as the preset does). ``offline_from_s``: when the tier stops answering.
     """
 
     kind: Literal["dram", "nvme", "pool"]
@@ -121,6 +218,7 @@ class Tier(Part):
     write: Literal["eager", "lazy", "on-eviction", "on-reuse", "none"] | None = None
     reuse_threshold: Positive = 2
     load_rule: Literal["always_load", "break_even"] = "always_load"
+    load: Literal["async", "layerwise"] | None = None
     latency_s: Seconds | None = None
     offline_from_s: Seconds | None = None
     read_bandwidth_per_gpu: Annotated[float, _quantity("B/s", "B/s"), Field(gt=0)] | None = None
@@ -164,15 +262,17 @@ class Prices(Part):
     """What the hardware costs, what the tokens earn.
 
     ``compute`` and ``api`` name price profiles. ``owned`` builds the cost from the profile's capital and power
-    instead of taking its published $ per hour. GPUs are paid for in buying units (node, tray, rack), rounded
-    up; fewer than one unit's pay for themselves alone, unless ``whole_units`` is true. False never rounds up.
-    Tiers cost the capital of ``tier_profiles`` by kind, or the $ per hour and replica of ``tier_usd_per_hour``.
-    ``revenue`` and ``attribution`` choose the headline's; see `kvsim.report.cost`.
+    instead of taking its published $ per hour; ``usd_per_gpu_hour`` states the rent by GPU profile instead. GPUs are
+    paid for in buying units (node, tray, rack), rounded up; fewer than one unit's pay for themselves alone, unless
+    ``whole_units`` is true. False never rounds up. Tiers cost the capital of ``tier_profiles`` by kind, or the $ per
+    hour and replica of ``tier_usd_per_hour``. ``revenue`` and ``attribution`` choose the headline's; see
+    `kvsim.report.cost`.
     """
 
     compute: str = "rental-2026-09"
     api: str | None = None
     owned: OwnedPart | None = None
+    usd_per_gpu_hour: dict[str, UsdPerHour] | None = None
     whole_units: bool | None = None
     tier_usd_per_hour: dict[Literal["dram", "nvme", "pool"], UsdPerHour] = Field(default_factory=dict[Any, float])
     tier_profiles: dict[Literal["dram", "nvme", "pool"], str] = Field(default_factory=dict[Any, str])
@@ -180,6 +280,12 @@ class Prices(Part):
     revenue: Literal["hits", "ideal_hits", "demand"] = "hits"
     only_slo_earns: bool = True
     attribution: Literal["price", "resource_time"] = "price"
+
+    @model_validator(mode="after")
+    def _rented_or_owned(self) -> Prices:
+        if self.owned is not None and self.usd_per_gpu_hour:
+            raise ValueError("owned and usd_per_gpu_hour both set; accepted: one of them")
+        return self
 
 
 class Demand(Part):
@@ -224,7 +330,8 @@ class PlanPart(Part):
 
     Every combination of a ``hardware`` entry's layouts, ``kv_dtypes`` and ``tiers`` is a configuration (None: the
     scenario's own). ``live_sessions`` is the demand when no ``demand`` is stated. ``spares`` are replicas that serve
-    nothing until another fails. ``inventory`` limits GPUs by name, ``max_power`` what the site carries.
+    nothing until another fails. ``inventory`` limits GPUs by name, ``max_power`` what the site carries. ``changes``
+    are single changes of your own for the table of the next dollar: a name, and fields as with ``--set``.
     """
 
     hardware: tuple[PlanHardware, ...] | None = None
@@ -236,6 +343,7 @@ class PlanPart(Part):
     inventory: dict[str, NonNegative] = Field(default_factory=dict[str, int])
     max_power: Annotated[float, _quantity("W"), Field(gt=0)] | None = None
     max_usd_per_hour: UsdPerHour | None = None
+    changes: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
     replications: Positive = 1
 
 
@@ -282,7 +390,8 @@ class ArrivalsPart(Part):
     """How times between open arrivals vary, and how their rate swings over the day.
 
     ``cv`` is the coefficient of variation of gamma or weibull times. The rate is ``1 + swing cos(2 pi (t - peak) /
-    period)`` times its mean.
+    period)`` times its mean. ``trace_rate`` names a trace instead, whose rate in windows of about ``window_s`` is
+    followed, over and over: at its own mean, or at the workload's ``rate_per_s`` where that is set.
     """
 
     family: Literal["poisson", "gamma", "weibull", "even"] = "poisson"
@@ -290,6 +399,16 @@ class ArrivalsPart(Part):
     swing: Annotated[float, Field(ge=0, le=1)] = 0.0
     period_s: PositiveSeconds = 86_400.0
     peak_s: Seconds = 0.0
+    trace_rate: str | None = None
+    window_s: PositiveSeconds | None = None
+
+    @model_validator(mode="after")
+    def _one_pattern(self) -> ArrivalsPart:
+        if self.trace_rate is not None and self.swing:
+            raise ValueError("swing and trace_rate both set; accepted: one of them")
+        if self.trace_rate is None and self.window_s is not None:
+            raise ValueError("window_s without trace_rate; accepted: both, or none of them")
+        return self
 
     @model_validator(mode="after")
     def _has_cv(self) -> ArrivalsPart:
@@ -379,12 +498,14 @@ class TrafficClass(Traffic):
 
     ``share`` is the part of the workload's ``concurrency`` or ``rate_per_s`` that it gets, where it states none of
     its own. ``priority`` (lower is more urgent) acts with ``engine.policy: priority``. Limits of its own stand in the
-    scenario's ``slo.by_class`` under its name.
+    scenario's ``slo.by_class`` under its name. ``api`` names the API price that it sells at, where that is not the
+    general one (``prices.api``).
     """
 
     name: Annotated[str, Field(min_length=1)]
     share: Frac | None = None
     priority: int = 0
+    api: str | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> TrafficClass:
@@ -420,6 +541,88 @@ class WorkloadPart(Traffic):
         return self
 
 
+class RouterPart(BaseModel):
+    """A router with parameters, which are its own (docs/cluster.md); ``snapshot_age_s``: how old what it sees is."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+    kind: RouterName
+    snapshot_age_s: Seconds | None = None
+
+    @model_serializer
+    def _short(self) -> str | dict[str, Any]:
+        given = {"kind": self.kind, "snapshot_age_s": self.snapshot_age_s, **(self.model_extra or {})}
+        given = {name: value for name, value in given.items() if value is not None}
+        return self.kind if len(given) == 1 else given
+
+
+RouterChoice = Annotated[RouterPart, BeforeValidator(lambda given: {"kind": given} if isinstance(given, str)
+                                                     else given)]
+
+
+class RolePart(Part):
+    """Replicas that only prefill, or only decode: the scenario's own but for what is stated here.
+
+    ``engine`` has fields of the scenario's ``engine``. Decode replicas have no ``tiers``.
+    """
+
+    replicas: Positive = 1
+    layout: LayoutPart | None = None
+    engine: dict[str, Any] = Field(default_factory=dict[str, Any])
+    router: RouterChoice | None = None
+
+
+class LinkPart(Part):
+    """Network between prefill and decode nodes, by GPU; without a ``bandwidth``, that of the node's network cards.
+
+    ``shared``: whether transfers of a replica wait for each other.
+    """
+
+    bandwidth: Annotated[float, _quantity("B/s", "B/s"), Field(gt=0)] | None = None
+    latency: Seconds = 0.0
+    shared: bool = True
+
+
+class DisaggregationPart(Part):
+    """Prefill and decode on replicas of their own; see docs/disaggregation.md.
+
+    ``transfer``: KV goes when the prefill is over, or layer by layer as it is computed. ``decode_side_caching``: decode
+    replicas keep blocks, so that later turns transfer only what is new. Prompts of which the decode replica lacks at
+    most ``conditional_uncached_tokens`` are prefilled there.
+    """
+
+    prefill: RolePart = RolePart()
+    decode: RolePart = RolePart()
+    link: LinkPart = LinkPart()
+    transfer: Literal["whole", "layerwise"] = "whole"
+    decode_side_caching: bool = False
+    conditional_uncached_tokens: NonNegative = 0
+
+
+class FailurePart(Part):
+    """Replica ``replica`` (from 0) stops at ``at_s`` and is back, empty, at ``recover_s`` (never if not set)."""
+
+    replica: NonNegative
+    at_s: Seconds
+    recover_s: PositiveSeconds | None = None
+
+
+class AutoscalePart(Part):
+    """How many of ``replicas`` are up: as many as keep ``target_in_flight`` requests each, at least ``min_replicas``.
+
+    A new one takes requests after its start-up: the bytes of its weights over ``load_rate``, ``compile_s`` and
+    ``graphs_s``. Defaults of ``interval_s`` and ``down_delay_s`` are those of Kubernetes' horizontal pod autoscaler.
+    """
+
+    target_in_flight: Annotated[float, Field(gt=0)]
+    min_replicas: Positive = 1
+    interval_s: PositiveSeconds = 15.0
+    down_delay_s: Seconds = 300.0
+    load_rate: Annotated[float, _quantity("B/s", "B/s"), Field(gt=0)] = 2e9
+    compile_s: Seconds = 60.0
+    graphs_s: Seconds = 20.0
+
+
 class Study(Part):
     """Repeat the scenario at several numbers of live sessions, each with several seeds."""
 
@@ -453,8 +656,10 @@ class Scenario(Part):
     demand: Demand | None = None
     plan: PlanPart | None = None
     replicas: Positive = 1
-    router: Literal["round_robin", "least_loaded", "session_affinity", "prefix_aware", "sglang", "dynamo", "llm_d",
-                    "power_of_two"] = "round_robin"
+    router: RouterChoice | None = None
+    failures: tuple[FailurePart, ...] = ()
+    autoscale: AutoscalePart | None = None
+    disaggregation: DisaggregationPart | None = None
     seed: NonNegative = 0
     study: Study | None = None
     _origin: str = PrivateAttr(default="scenario")
@@ -472,6 +677,7 @@ class Scenario(Part):
         ScenarioError
             With every problem found: unknown keys, missing units, wrong types, values out of range.
         """
+        refuse_other_files(data, where, SCHEMA)
         try:
             scenario = cls.model_validate(data)
         except ValidationError as err:
@@ -487,6 +693,20 @@ class Scenario(Part):
     def origin(self) -> str:
         """Where it was written, for messages: a path (and its ``--set``), else "scenario"."""
         return self._origin
+
+    @property
+    def num_replicas(self) -> int:
+        """All replicas: prefill and decode ones where they are apart."""
+        if self.disaggregation is None:
+            return self.replicas
+        return self.disaggregation.prefill.replicas + self.disaggregation.decode.replicas
+
+    @property
+    def router_name(self) -> str:
+        """Name of the router; where none is stated, vLLM's own for attention-DP ranks, else one after the other."""
+        if self.router is None:
+            return "vllm_dp" if self.layout.dp > 1 else "round_robin"
+        return self.router.kind
 
     @property
     def digest(self) -> str:
@@ -526,6 +746,27 @@ def load_scenario(source: str | Path | Mapping[str, Any], overrides: Sequence[st
     return Scenario.from_dict(data, " ".join([where, *(f"--set {text}" for text in overrides)]))
 
 
+_TAKEN_BY = {"scenario": "kvsim run", "sweep": "kvsim sweep", "recipe": "kvsim import-command"}
+
+
+def refuse_other_files(data: Mapping[str, Any], where: str, wanted: str) -> None:
+    """Say which command takes a file of another kind, instead of every field in which the kinds differ.
+
+    Raises
+    ------
+    ScenarioError
+        The file's ``schema`` is another kind than that of `wanted`, or it is a model's ``config.json``.
+    """
+    given, kind = str(data.get("schema", wanted)), wanted.split("/")[1]
+    if "schema" not in data and "model_type" in data:
+        problem = Problem(where, "", "a model's config.json", wanted, "'kvsim profiles import' makes a model of it")
+        raise ScenarioError(f"{where} is not a {kind}", [problem])
+    if given.startswith("kvsim/") and given.split("/")[1] != kind:
+        taker = _TAKEN_BY.get(given.split("/")[1], "kvsim profiles check")
+        raise ScenarioError(f"{where} is not a {kind}",
+                            [Problem(where, "schema", repr(given), repr(wanted), f"'{taker}' takes such files")])
+
+
 @contextmanager
 def naming(scenario: Scenario, field: str) -> Generator[None]:
     """Let an unknown profile be reported as the field of the scenario that names it.
@@ -554,12 +795,12 @@ def find_scenario(source: str | Path) -> Path:
     shipped = shipped_scenarios()
     if str(source) in shipped:
         return shipped[str(source)]
-    path = Path(source)
-    if path.is_file():
-        return path
+    for path in (Path(source), data_root() / "scenarios" / f"{source}.yaml"):
+        if path.is_file():
+            return path
     accepted = f"a YAML file, or one of {', '.join(shipped)}"
     raise ScenarioError("no such scenario", [Problem("scenario", "", repr(str(source)), accepted,
-                                                     nearest(path.stem, list(shipped)))])
+                                                     nearest(Path(source).stem, list(shipped)))])
 
 
 def _read(path: Path) -> str:

@@ -5,50 +5,59 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
-from kvsim.billing import (
-    api_price,
-    demand_turns_per_hour,
-    gpus_per_node,
-    hourly_bill,
-    look_up_prices,
-    market,
-    trust_mark,
-)
+from kvsim.billing import cost_of, look_up_prices
 from kvsim.cache.tiers.config import TierConfig
+from kvsim.cluster.disagg import SplitSpec
+from kvsim.cluster.result import ClusterRun
+from kvsim.deployment import Group, cluster_spec, is_cluster, router_spec
+from kvsim.disaggregation import ROLES, Role, role_scenario, split_spec
 from kvsim.engine import core, reference
+from kvsim.engine.garbage import paused_collector
 from kvsim.engine.types import UNFINISHED, EngineConfig, EngineRun, Progress
-from kvsim.errors import Problem, ScenarioError, SimulationError
+from kvsim.errors import Problem, SimulationError
+from kvsim.memory.acceptance import require_acceptance
+from kvsim.memory.drafts import parse_draft
+from kvsim.memory.layers import model_bytes_per_token, model_state_bytes
 from kvsim.profiles.calibration import CalibrationUse
 from kvsim.profiles.store import ProfileStore, default_store
-from kvsim.report.cost import Cost, CostTerms, Sales, cost
+from kvsim.report.cost import Cost
+from kvsim.report.disaggregation import DisaggregationUse, disaggregation_use, link_limits
+from kvsim.report.drafting import draft_use
+from kvsim.report.kv_throughput import LENGTHS, KvThroughput, kv_throughput
 from kvsim.report.ledger import ledger_of
-from kvsim.report.limits import StepSplit, limits
+from kvsim.report.limits import Limits, StepSplit, limits, mean_limits
+from kvsim.report.lost import lost_by
 from kvsim.report.metrics import (
     Bools,
-    billed_tokens,
+    HitRate,
     count_refused,
     good_requests_per_s,
     hit_rate,
-    ideal_tokens_billed,
     latency,
     recomputed_frac,
     throughput,
     window_of,
 )
+from kvsim.report.replicas import cluster_use, parts_of
 from kvsim.report.report import Report, RunInfo
+from kvsim.report.sales import sales_of
 from kvsim.report.slo import Classes, good_requests, goodput_by_class
 from kvsim.report.statistics import steady_from
+from kvsim.report.steps import floor_problems, step_split
 from kvsim.report.transfers import tier_use
 from kvsim.resolve import Resolved, resolve
 from kvsim.scenario import Scenario, load_scenario
 from kvsim.steptime.base import LinearStepTime, StepBatch, StepTimeModel, step_s
 from kvsim.steptime.calibrated import physics_digest, with_calibration
+from kvsim.steptime.drafting import build_drafter, with_draft
+from kvsim.steptime.pipeline import pipelined, stages_of
 from kvsim.steptime.roofline import RooflineStepTime, build_step_time
 from kvsim.traffic import build_workload
 from kvsim.workload.ideal import ideal_cached_tokens
@@ -67,10 +76,10 @@ class EngineFunction(Protocol):
 ENGINES: Mapping[str, EngineFunction] = MappingProxyType({"core": core.run, "reference": reference.run})
 """Engines by ``engine.fidelity``: the fast one and the executable specification."""
 
-SECONDS_PER_HOUR = 3600.0
 SHOWN_REFUSALS = 3
 
 
+@paused_collector()
 def simulate(scenario: Scenario | str | Mapping[str, Any], progress: Progress | None = None,
              store: ProfileStore | None = None) -> Report:
     """Simulate one scenario.
@@ -107,15 +116,45 @@ def simulate(scenario: Scenario | str | Mapping[str, Any], progress: Progress | 
     """
     began = time.perf_counter()
     checked = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
-    _refuse_unsupported(checked)
+    router_spec(checked)
     store = store or default_store()
+    if checked.disaggregation is not None:
+        return _report(_run_split(checked, store, progress), began)
     resolved = resolve(checked, store)
+    require_acceptance(checked, resolved.model.name, parse_draft(checked.engine.draft), store)
     look_up_prices(resolved, store)
     workload = build_workload(checked)
     model = step_time_of(resolved)
     config = replace(resolved.engine, tiers=with_recompute_time(resolved.engine, model))
+    if is_cluster(checked):
+        from kvsim.cluster.run import run as run_cluster
+
+        spec = cluster_spec(checked, [Group(checked.replicas, config, model, resolved.gpu.name, checked.layout.dp,
+                                            resolved.model.moe is not None,
+                                            resolved.budget.weights.per_gpu_bytes * checked.hardware.num_gpus)])
+        done = run_cluster(workload, spec, progress)
+        return _report(_Outcome(resolved, workload, model, done.run, store, done), began)
     run = ENGINES[checked.engine.fidelity](workload, config, model, progress)
     return _report(_Outcome(resolved, workload, model, run, store), began)
+
+
+def _run_split(scenario: Scenario, store: ProfileStore, progress: Progress | None) -> _SplitOutcome:
+    """Simulate a scenario with prefill and decode replicas apart."""
+    from kvsim.cluster.disagg import run_split
+
+    prefill, decode = (_role(role_scenario(scenario, name), store) for name in ROLES)
+    resolved = replace(prefill.resolved, scenario=scenario)
+    look_up_prices(resolved, store)
+    spec = split_spec(scenario, prefill, decode)
+    workload = build_workload(scenario)
+    return _SplitOutcome((prefill, decode), spec, resolved, workload, run_split(workload, spec, progress), store)
+
+
+def _role(scenario: Scenario, store: ProfileStore) -> Role:
+    """A prefill or decode replica with every number known."""
+    resolved = resolve(scenario, store)
+    model = step_time_of(resolved)
+    return Role(resolved, replace(resolved.engine, tiers=with_recompute_time(resolved.engine, model)), model)
 
 
 def step_time_of(resolved: Resolved) -> StepTimeModel:
@@ -126,13 +165,25 @@ def step_time_of(resolved: Resolved) -> StepTimeModel:
                               given.step_time.per_decode_seq_s)
     physics = build_step_time(resolved.model, resolved.gpu, resolved.layout, given.kv_dtype,
                               resolved.engine_profile, given.async_scheduling)
+    stages = stages_of(resolved.layout, resolved.gpu, resolved.node, resolved.model.hidden,
+                       resolved.limits.max_num_batched_tokens)
     if given.calibration is None:
-        return physics
+        return _with_draft(resolved, pipelined(physics, stages))
     from kvsim.calibrate.overlay import load_calibration
 
     use = CalibrationUse(resolved.gpu.name, resolved.model.name, given.kv_dtype, resolved.engine_profile.name,
                          given.async_scheduling, physics_digest(physics))
-    return with_calibration(physics, load_calibration(given.calibration), use)
+    return _with_draft(resolved, pipelined(with_calibration(physics, load_calibration(given.calibration), use), stages))
+
+
+def _with_draft(resolved: Resolved, plain: RooflineStepTime) -> StepTimeModel:
+    """The target's step time, with its draft's where it has one."""
+    if resolved.drafter is None:
+        return plain
+    draft = parse_draft(resolved.scenario.engine.draft)
+    drafter = build_drafter(resolved.drafter, resolved.gpu, resolved.layout,
+                            draft.kv_dtype or resolved.scenario.engine.kv_dtype, resolved.engine_profile)
+    return with_draft(plain, drafter, draft)
 
 
 def with_recompute_time(config: EngineConfig, model: StepTimeModel) -> tuple[TierConfig, ...]:
@@ -146,7 +197,8 @@ class _Outcome:
     """A finished run and what it was made of."""
 
     def __init__(self, resolved: Resolved, workload: Workload, model: StepTimeModel, run: EngineRun,
-                 store: ProfileStore) -> None:
+                 store: ProfileStore, cluster_run: ClusterRun | None = None) -> None:
+        self.cluster_run = cluster_run
         self.resolved, self.workload, self.model, self.run, self.store = resolved, workload, model, run, store
         self.scenario = resolved.scenario
         warm_s = warmed_s(workload, run)
@@ -158,35 +210,30 @@ class _Outcome:
         arrived = order[np.isfinite(run.records.arrival_s[order])]
         self.ideal = ideal_cached_tokens(workload.requests, arrived)
 
-    def step_split(self) -> StepSplit:
-        batch, context = mean_step(self.run)
-        decode = StepBatch(0, 0, 0, 0, batch.decode_seqs)
-        whole_s, decode_s = step_s(self.model, batch, context), step_s(self.model, decode, context)
-        prefill_frac = 1.0 - decode_s / whole_s if batch.decode_seqs else 1.0
-        prefill = StepBatch(batch.prefill_tokens, batch.prefill_chunks, batch.prefill_pairs,
-                            batch.prefill_context_tokens, 0)
-        return StepSplit(prefill_frac, recomputed_frac(self.run.records, self.ideal, self.window),
-                         self._shares(prefill, 0), self._shares(decode, context))
+    def hit_rate(self) -> HitRate:
+        """Hits, and what they lack of the ideal: of one engine."""
+        found = hit_rate(self.run, self.window, self.ideal)
+        if self.cluster_run is not None:
+            return found
+        lost = lost_by(self.run, self.window, self.ideal, self.workload.requests, self.resolved.engine)
+        return replace(found, lost_by=lost)
 
-    def _shares(self, batch: StepBatch, context: int) -> dict[str, float]:
-        if not isinstance(self.model, RooflineStepTime):
-            return {"compute": 1.0}
-        seconds = self.model.shares(batch, context)
-        return {k: v / max(sum(seconds.values()), 1e-300) for k, v in seconds.items()}
+    def limits(self) -> Limits:
+        """What binds: of one engine, or of all replicas on average."""
+        config, split = self.resolved.engine, self.step_split
+        parts = [self.run] if self.cluster_run is None else parts_of(self.cluster_run)
+        return mean_limits([limits(part, self.window, split, config) for part in parts])
+
+    @cached_property
+    def step_split(self) -> StepSplit:
+        """How the time of all steps divides."""
+        lost = recomputed_frac(self.run.records, self.ideal, self.window)
+        return step_split(self.run.totals.step_sums, self.model, lost)
 
     def cost(self) -> Cost:
-        records, good = self.run.records, self.earns()
-        started = self.window.holds(records.first_token_s)
-        sales = Sales(billed_tokens(records, self.window), billed_tokens(records, self.window, good),
-                      int(started.sum()), self.window.duration_s / SECONDS_PER_HOUR,
-                      ideal_tokens_billed(records, self.window, self.ideal, good), int((started & good).sum()))
-        bill, prices = hourly_bill(self.resolved, self.store), self.scenario.prices
-        terms = CostTerms(bill, self.step_split().prefill_frac, prices.attribution, prices.revenue,
-                          demand_turns_per_hour(self.scenario), market(self.resolved.model.name, self.store),
-                          trust_mark(self.resolved))
-        nodes = bill.units.billed_gpus / gpus_per_node(self.resolved, self.store)
-        api = api_price(self.scenario, self.resolved.model.name, self.store)
-        return cost(bill.usd_per_hour, nodes, sales, api, terms)
+        classes = self.classes() if self.scenario.workload.classes else None
+        sales = sales_of(self.run.records, self.window, self.ideal, self.earns(), classes)
+        return cost_of(self.resolved, self.store, sales, self.step_split.prefill_frac)
 
     def earns(self) -> Bools:
         """Which requests earn: those within the SLO, or all that were served."""
@@ -201,6 +248,55 @@ class _Outcome:
         requests = self.workload.requests
         return Classes(requests.traffic_class, requests.class_names)
 
+    def floor_problems(self) -> list[Problem]:
+        """Steps that are faster than physics allows."""
+        return floor_problems(self.run.totals.step_sums, self.model, self.resolved.engine.max_num_batched_tokens)
+
+    def disaggregation(self) -> DisaggregationUse | None:
+        """What was handed over between prefill and decode replicas, where they are apart."""
+        return None
+
+
+class _SplitOutcome(_Outcome):
+    """A run with prefill and decode replicas apart: each is measured with its own engine and steps."""
+
+    def __init__(self, roles: tuple[Role, Role], spec: SplitSpec, resolved: Resolved, workload: Workload,
+                 done: ClusterRun, store: ProfileStore) -> None:
+        super().__init__(resolved, workload, roles[0].step_time, done.run, store, done)
+        self.done, self.spec = done, spec
+        counts = len(spec.prefill), len(spec.decode)
+        self.roles = [role for role, count in zip(roles, counts, strict=True) for _ in range(count)]
+
+    @cached_property
+    def splits(self) -> list[StepSplit]:
+        """How the time of each replica's steps divides."""
+        lost = recomputed_frac(self.run.records, self.ideal, self.window)
+        return [step_split(one.totals.step_sums, role.step_time, lost)
+                for one, role in zip(self.done.replicas, self.roles, strict=True)]
+
+    def limits(self) -> Limits:
+        return mean_limits([limits(part, self.window, split, role.config) for part, split, role in
+                            zip(parts_of(self.done), self.splits, self.roles, strict=True)])
+
+    @cached_property
+    def step_split(self) -> StepSplit:
+        busy_s = [one.totals.busy_s for one in self.done.replicas]
+        prefill_s = sum([busy * split.prefill_frac for busy, split in zip(busy_s, self.splits, strict=True)])
+        return replace(super().step_split, prefill_frac=prefill_s / sum(busy_s) if sum(busy_s) else 0.0)
+
+    def floor_problems(self) -> list[Problem]:
+        return [problem for one, role in zip(self.done.replicas, self.roles, strict=True) for problem in
+                floor_problems(one.totals.step_sums, role.step_time, role.config.max_num_batched_tokens)]
+
+    def disaggregation(self) -> DisaggregationUse:
+        """What was handed over."""
+        spec, role = self.spec, self.roles[0]
+        block, longest = self.roles[-1].config.block_tokens, role.resolved.limits.max_model_len
+        sizes = [(n, spec.parcel.bytes_of(-(-n // block))) for n in LENGTHS if n <= longest]
+        found = link_limits(role.step_time, role.config.max_num_batched_tokens, sizes,
+                            spec.link.bytes_per_s * spec.parcel.prefill_gpus)
+        return disaggregation_use(self.done, spec.link, spec.parcel, found)
+
 
 def warmed_s(workload: Workload, run: EngineRun) -> float:
     """When the last warming request ended; 0 without any, the end of the run when some did not end."""
@@ -210,40 +306,41 @@ def warmed_s(workload: Workload, run: EngineRun) -> float:
     return run.totals.makespan_s
 
 
-def mean_step(run: EngineRun) -> tuple[StepBatch, int]:
-    """An average step of a run and its decoders' context, for saying what its steps spend their time on."""
-    totals, records = run.totals, run.records
-    steps = max(totals.steps, 1)
-    computed = records.prompt_tokens - records.cached_tokens
-    prefill = round(totals.prefill_tokens_computed / steps)
-    seqs = round(totals.decode_tokens / steps)
-    mean_prompt = float(records.prompt_tokens.mean()) if len(records.prompt_tokens) else 0.0
-    offset = float(records.cached_tokens.mean() + computed.mean() / 2) if len(computed) else 0.0
-    batch = StepBatch(prefill, 1 if prefill else 0, round(prefill * offset), round(offset) if prefill else 0, seqs)
-    return batch, round(seqs * mean_prompt)
-
-
 def _report(outcome: _Outcome, began: float) -> Report:
     run, window, scenario = outcome.run, outcome.window, outcome.scenario
     _guard(outcome)
     return Report(
         name=scenario.name,
-        throughput=throughput(run.records, window, scenario.hardware.num_gpus),
-        hit_rate=hit_rate(run, window, outcome.ideal),
-        latency=latency(run.records, window),
+        throughput=throughput(run.records, window, scenario.hardware.num_gpus * scenario.num_replicas),
+        hit_rate=outcome.hit_rate(),
+        latency=latency(run.records, window, run.totals.step_sums),
         capacity=outcome.resolved.capacity,
         cost=outcome.cost(),
         goodput_requests_per_s=good_requests_per_s(run.records, window, outcome.good()),
         goodput_by_class=goodput_by_class(run.records, window, outcome.good(), outcome.classes()),
         preemptions=run.totals.preemptions,
-        limits=limits(run, window, outcome.step_split(), outcome.resolved.engine),
+        limits=outcome.limits(),
         run=_run_info(outcome, began),
         ledger=ledger_of(outcome.resolved.profiles),
         scenario=scenario.to_dict(),
         records=run.records,
         timeline=run.timeline,
         tiers=tier_use(run.totals),
+        kv_throughput=_kv_throughput(outcome),
+        drafting=draft_use(outcome.resolved.acceptance, parse_draft(scenario.engine.draft).tokens, outcome.model,
+                           run.totals.step_sums),
+        cluster=None if outcome.cluster_run is None else cluster_use(outcome.cluster_run, window),
+        disaggregation=outcome.disaggregation(),
     )
+
+
+def _kv_throughput(outcome: _Outcome) -> tuple[KvThroughput, ...]:
+    """KV throughput at the usual lengths that the engine takes, at its longest where it takes none of them."""
+    resolved, longest = outcome.resolved, outcome.resolved.limits.max_model_len
+    return kv_throughput(
+        outcome.model, model_bytes_per_token(resolved.model, resolved.scenario.engine.kv_dtype),
+        model_state_bytes(resolved.model), resolved.engine.max_num_batched_tokens,
+        [n for n in LENGTHS if n <= longest] or [longest])
 
 
 def _run_info(outcome: _Outcome, began: float) -> RunInfo:
@@ -282,33 +379,7 @@ def _guard(outcome: _Outcome) -> None:
         broken.append(Problem("run", "cached_tokens", "more than prompt - 1", "at most prompt - 1"))
     if outcome.window.duration_s < 0:
         broken.append(Problem("run", "window", f"{outcome.window}", "an end after its start"))
-    broken += _floor_problems(outcome)
+    broken += outcome.floor_problems()
     if broken:
         name = f"{outcome.scenario.name} (digest {outcome.scenario.digest}, seed {outcome.scenario.seed})"
         raise SimulationError(f"a law was broken in {name}", broken)
-
-
-def _floor_problems(outcome: _Outcome) -> list[Problem]:
-    """Steps of this run's kind that would be faster than their FLOPs and bytes allow."""
-    model = outcome.model
-    if not isinstance(model, RooflineStepTime):
-        return []
-    batch, context = mean_step(outcome.run)
-    tokens = outcome.resolved.engine.max_num_batched_tokens
-    steps = [(batch, context), (StepBatch(0, 0, 0, 0, max(batch.decode_seqs, 1)), context),
-             (StepBatch(tokens, 1, tokens * (tokens + 1) // 2, tokens, 0), 0)]
-    return [Problem("run", "step time", f"{step_s(model, b, c):.6f} s for {b}", f"at least {model.floor_s(b, c):.6f} s")
-            for b, c in steps if step_s(model, b, c) < model.floor_s(b, c) * (1 - 1e-9)]
-
-
-def _refuse_unsupported(scenario: Scenario) -> None:
-    """Say at once what this version can describe but not simulate."""
-    asked = {
-        "replicas": (scenario.replicas, 1, "1"),
-        "layout.dp": (scenario.layout.dp, 1, "1; 'kvsim capacity' answers for more"),
-        "engine.draft": (scenario.engine.draft, "none", "none; 'kvsim capacity' answers for drafts"),
-    }
-    problems = [Problem(scenario.origin, field, f"{given}, which is not simulated yet", accepted)
-                for field, (given, simulated, accepted) in asked.items() if given != simulated]
-    if problems:
-        raise ScenarioError("this scenario cannot be simulated", problems)

@@ -11,8 +11,9 @@ from typing import Any
 
 from kvsim.agents import Step, why_fewer
 from kvsim.capacity import fit_lines, pool_lines
-from kvsim.report.cost import Cost
+from kvsim.report.cost import Cost, mode_of
 from kvsim.report.limits import RESOURCES
+from kvsim.report.replicas import cluster_text
 from kvsim.report.report import Report, plain
 from kvsim.report.statistics import median_interval
 from kvsim.report.transfers import TierUse
@@ -171,11 +172,26 @@ def report_text(report: Report) -> str:
         f"{run.num_unfinished} unfinished, {run.num_refused} refused, {report.preemptions} preemptions",
         *(f"refused {reason}" for reason in run.refusals),
         f"${report.cost.usd_per_hour:.2f} per hour{_basis_text(report.cost)}; {_earning_text(report.cost)}",
+        *_sales_lines(report.cost),
+        *_lost_lines(report),
         f"time: {shares}",
+        *([report.drafting.text()] if report.drafting else []),
         *(_tier_text(t, report) for t in report.tiers),
+        *([cluster_text(report.cluster)] if report.cluster else []),
+        *([report.disaggregation.text()] if report.disaggregation else []),
         f"{len(report.ledger)} figures used, {len(assumed)} of them assumed; seed {run.seed}, digest {run.digest}",
     ]
     return "\n".join(lines)
+
+
+def _lost_lines(report: Report) -> list[str]:
+    """What the hits lack of the ideal ones; nothing where there is nothing to find, or several replicas."""
+    lost = report.hit_rate.lost_by
+    if lost is None or not report.hit_rate.ideal:
+        return []
+    parts = ", ".join(f"{name} {getattr(lost, name):.1%}" for name in ("capacity", "policy", "bandwidth"))
+    bound = "nothing much" if lost.bound_by == "none" else lost.bound_by
+    return [f"lost of the ideal {report.hit_rate.ideal:.1%} hits: {parts} of prompt tokens; cache bound by {bound}"]
 
 
 def _basis_text(cost: Cost) -> str:
@@ -192,9 +208,23 @@ def _tier_text(tier: TierUse, report: Report) -> str:
 
 
 def _earning_text(cost: Cost) -> str:
+    if math.isnan(cost.contribution_usd_per_node_hour):
+        return "what it earns is not known: prices.api names no price"
     if math.isnan(cost.break_even_frac):
-        return "nothing earned, or no API price known"
+        return "nothing earned: no measured request keeps the SLO"
     return f"margin {cost.margin_frac:.0%}, break-even at {cost.break_even_frac:.0%} of the API price"
+
+
+def _sales_lines(cost: Cost) -> list[str]:
+    """Revenue by traffic class and the demand in seats, where there are any."""
+    seats, lines = cost.seats, list[str]()
+    if cost.revenue_by_class and not math.isnan(cost.revenue_usd_per_hour.hits):
+        lines.append("revenue by class: " + ", ".join(
+            f"{name} ${mode_of(r, cost.revenue_mode):,.2f} an hour" for name, r in cost.revenue_by_class.items()))
+    if math.isfinite(seats.served) and seats.served:
+        lines.append(f"{seats.served:,.1f} seats served inside the SLO, {seats.per_node:,.1f} a node, "
+                     f"${seats.usd_per_month:,.2f} a seat and month")
+    return lines
 
 
 def steps_text(steps: tuple[Step, ...]) -> str:

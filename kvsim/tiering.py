@@ -84,10 +84,13 @@ class _Place:
         assert write is not None
         preset = tier.preset or "vllm-simple-eager"
         made = make_tier(preset, tier.capacity / self.num_gpus, self.block_bytes, read, write)
-        changes = {} if tier.write is None else {"write": tier.write}
+        if tier.write is not None:
+            made = replace(made, write=tier.write)
+        if tier.load is not None:
+            made = replace(made, load_mode=tier.load)
         return replace(made, kind=tier.kind, reuse_threshold=tier.reuse_threshold,
                        load_rule="break-even" if tier.load_rule == "break_even" else "always",
-                       offline_from_s=math.inf if tier.offline_from_s is None else tier.offline_from_s, **changes)
+                       offline_from_s=math.inf if tier.offline_from_s is None else tier.offline_from_s)
 
     def _rate(self, direction: str) -> LinkRate | None:
         stated = self.tier.read_bandwidth_per_gpu if direction == "read" else self.tier.write_bandwidth_per_gpu

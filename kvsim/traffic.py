@@ -20,7 +20,7 @@ from kvsim.workload.fixed import Clients, build_fixed
 from kvsim.workload.lengths import LogNormal
 from kvsim.workload.mix import Kind, mix
 from kvsim.workload.presets import PRESETS, AgenticPreset
-from kvsim.workload.processes import Arrival, Rate
+from kvsim.workload.processes import Arrival, Rate, RatePattern, recorded_pattern
 from kvsim.workload.readers.read import read_trace
 from kvsim.workload.replay import AT_ONCE, open_workload, session_trees_of
 from kvsim.workload.requests import Floats, Workload
@@ -36,6 +36,8 @@ MOST_SESSIONS = 4_096
 """Generated sessions; arrivals that use them up play them again with fresh content."""
 MOST_QUESTIONS = 16_384
 """Generated questions about documents: many, since one that is asked again finds all its documents."""
+TRACE_WINDOW_S = 60.0
+"""Windows in which a trace's rate is read off, if nothing else is asked for [s]."""
 TALKING = ReplayRules(gap_cap_s=math.inf, idle_cap_s=math.inf, start_frac=(0.0, 1.0), warmup_requests=0)
 """People who chat: nobody's pause is cut, and at the start everybody is somewhere in a conversation."""
 
@@ -72,7 +74,7 @@ def session_trees(scenario: Scenario) -> list[SessionTree]:
     return _trees(_asked(scenario)[0])
 
 
-def find_trace(given: str, where: str = "scenario", field: str = "workload") -> Path:
+def find_trace(given: str, where: str = "scenario", field: str = "workload", name: str = "trace") -> Path:
     """Path of a trace, as written or inside the folder that ``KVSIM_TRACES`` names.
 
     Raises
@@ -84,8 +86,9 @@ def find_trace(given: str, where: str = "scenario", field: str = "workload") -> 
     for path in (Path(given), folder / given):
         if path.exists():
             return path
-    problem = Problem(where, f"{field}.trace", repr(given),
-                      f"a file, or one inside {TRACES_VARIABLE} (now {folder})")
+    now = f"now {folder}" if folder.is_dir() or TRACES_VARIABLE in os.environ else "not set"
+    problem = Problem(where, f"{field}.{name}", repr(given),
+                      f"a file, or one inside {TRACES_VARIABLE} ({now})")
     raise ScenarioError("no such trace", [problem])
 
 
@@ -141,8 +144,8 @@ def _asked(scenario: Scenario) -> list[_Asked]:
     part = scenario.workload
     duration_s: float = math.inf if part.duration_s is None else part.duration_s
     if not part.classes:
-        return [_Asked(part, scenario.origin, "workload", scenario.seed, part.warmup_s, duration_s, part.concurrency,
-                       part.rate_per_s)]
+        return [_followed(_Asked(part, scenario.origin, "workload", scenario.seed, part.warmup_s, duration_s,
+                                 part.concurrency, part.rate_per_s))]
     shared = [c.share or 0.0 for c in part.classes]
     if sum(shared) > 1 + 1e-9:
         raise _unsupported(scenario.origin, "workload.classes", f"shares that add up to {sum(shared):g}", "at most 1")
@@ -151,9 +154,28 @@ def _asked(scenario: Scenario) -> list[_Asked]:
     total_per_s: float = part.rate_per_s or 0.0
     for k, (c, lanes) in enumerate(zip(part.classes, live, strict=True)):
         seed = int(stream(scenario.seed, f"traffic class {c.name}").integers(2_147_483_648))
-        found.append(_Asked(c, scenario.origin, f"workload.classes.{k}", seed, part.warmup_s, duration_s,
-                            c.concurrency or lanes or None, c.rate_per_s or total_per_s * shared[k] or None))
+        found.append(_followed(_Asked(c, scenario.origin, f"workload.classes.{k}", seed, part.warmup_s, duration_s,
+                                      c.concurrency or lanes or None, c.rate_per_s or total_per_s * shared[k] or None)))
     return found
+
+
+def _followed(asked: _Asked) -> _Asked:
+    """With the mean rate of the trace that arrivals follow, where no other is stated."""
+    if asked.part.arrivals is None or asked.part.arrivals.trace_rate is None or asked.rate_per_s is not None:
+        return asked
+    return replace(asked, rate_per_s=_pattern(asked).mean_per_s * (asked.part.rate_factor or 1.0))
+
+
+def _pattern(asked: _Asked) -> RatePattern:
+    """Of the trace whose rate arrivals follow."""
+    given, field = asked.part.arrivals, f"{asked.field}.arrivals"
+    assert given is not None
+    path = find_trace(given.trace_rate or "", asked.origin, field, "trace_rate")
+    trace = _trace(path, path.stat().st_mtime_ns)
+    if trace.clock == "session":
+        raise _unsupported(asked.origin, f"{field}.trace_rate", "a trace whose sessions have no common clock",
+                           "one that says when its requests arrived")
+    return recorded_pattern(trace.time_s, given.window_s or TRACE_WINDOW_S)
 
 
 def split(total: int, shares: list[float]) -> list[int]:
@@ -191,13 +213,15 @@ def _check(asked: _Asked) -> None:
     """Refuse settings that would be ignored."""
     part, is_open = asked.part, asked.is_open
     steps = part.steps or ()
+    follows = part.arrivals is not None and part.arrivals.trace_rate is not None
     wrong = {
         "burstiness": part.burstiness is not None and not is_open,
         "arrivals": part.arrivals is not None and (not is_open or asked.rate_per_s is None),
-        "rate_factor": part.rate_factor is not None and (not is_open or part.trace is None),
+        "rate_factor": part.rate_factor is not None and (
+            not is_open or (part.rate_per_s is not None if follows else part.trace is None)),
         "replay": part.replay is not None and (is_open or part.fixed is not None),
-        "steps": any((s.rate_per_s is None) == is_open for s in steps) or (bool(steps) and part.fixed is not None
-                                                                          and not is_open),
+        "steps": any((s.rate_per_s is None) == is_open for s in steps) or (
+            bool(steps) and (follows or (part.fixed is not None and not is_open))),
         "mode": is_open and part.concurrency is not None,
     }
     now = "open" if is_open else "closed"
@@ -343,18 +367,30 @@ def _times_s(asked: _Asked, most: float) -> Floats:
     if asked.part.burstiness is not None:
         family, cv = "gamma", asked.part.burstiness
     try:
-        return Arrival(_rate(asked), family, cv).draw_s(stream(asked.seed, "arrivals"), asked.until_s, most)
+        return Arrival(_rate(asked, most), family, cv).draw_s(stream(asked.seed, "arrivals"), asked.until_s, most)
     except ScenarioError as err:
         problems = [replace(p, where=asked.origin) for p in err.problems]
         raise ScenarioError(err.message, problems) from None
 
 
-def _rate(asked: _Asked) -> Rate:
+def _rate(asked: _Asked, most: float = math.inf) -> Rate:
+    """Rate of arrivals over time, until the run ends or `most` have come."""
     if asked.rate_per_s is None:
         raise asked.missing("rate_per_s", "requests or sessions per second > 0")
     given = asked.part.arrivals or ArrivalsPart()
+    if given.trace_rate is not None:
+        until_s = asked.until_s if math.isfinite(asked.until_s) else _followed_until_s(asked, most)
+        return _pattern(asked).rate(asked.rate_per_s, until_s)
     steps = tuple((s.at_s, s.rate_per_s or 0.0) for s in asked.part.steps or ())
     return Rate(asked.rate_per_s, steps, given.swing, given.period_s, given.peak_s)
+
+
+def _followed_until_s(asked: _Asked, most: float) -> float:
+    """A time by which so many have come, with all but certainty: whole plays of the trace, and one more."""
+    pattern = _pattern(asked)
+    cv = max(asked.part.burstiness or 1.0, asked.part.arrivals.cv if asked.part.arrivals else 1.0)
+    plays = (most + 20 * cv * math.sqrt(most) + 20 * cv**2) / ((asked.rate_per_s or 1.0) * pattern.period_s)
+    return pattern.period_s * (math.ceil(plays) + 1)
 
 
 def _fixed(asked: _Asked) -> Workload:

@@ -135,6 +135,14 @@ class DrawnStore(ProfileStore):
                 profile = put(profile, path, value)
         return profile
 
+    def knows(self, kind: Kind, name: str) -> bool:
+        """Whether there is such a profile; asked of the base, which has looked through the files already."""
+        return self._base.knows(kind, name)
+
+    def names(self, kind: Kind) -> tuple[str, ...]:
+        """Names of all profiles of a kind."""
+        return self._base.names(kind)
+
     def digest(self, profile: Profile) -> str:
         """SHA-256 of what the profile says, as hexadecimal text: no file says it."""
         return hashlib.sha256(profile.model_dump_json().encode()).hexdigest()
@@ -375,6 +383,11 @@ def _dear_usd(scenario: Scenario) -> float:
     store, price = default_store(), scenario.prices.compute
     profile = store.get("price", price)
     parts = ("capex_per_gpu", "usd_per_gpu_hour")
+    stated = scenario.prices.usd_per_gpu_hour
+    if stated:
+        dear = scenario.prices.model_copy(update={
+            "usd_per_gpu_hour": {gpu: DEARER_RENT * usd for gpu, usd in stated.items()}})
+        scenario = scenario.model_copy(update={"prices": dear})
     return _usd(scenario, {("price", profile.name, path): DEARER_RENT * figure.value
                            for path, figure in figures(profile) if any(p in path for p in parts)})
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvsim.batch.table import SweepTable
@@ -43,6 +43,11 @@ class Group:
     def mean(self, column: str) -> float:
         """Mean of a column over the seeds; nan where a seed has no such figure."""
         return self.interval(column).mean
+
+    def spread(self, measure: Callable[[Group], float]) -> Interval:
+        """Mean of a measure of the whole point, and its 95 % interval over the seeds one by one."""
+        alone = mean_interval([measure(replace(self, rows=(row,))) for row in self.rows])
+        return replace(alone, mean=measure(self))
 
     @property
     def tier_gb(self) -> float:
@@ -151,7 +156,7 @@ def findings_of(table: SweepTable) -> Findings | None:
         return None
     best = max(earning, key=lambda group: group.mean(CONTRIBUTION))
     pay_back = _pay_back(best, earning)
-    break_even = _break_even_frac(best)
+    break_even = break_even_frac(best)
     return Findings(
         groups=tuple(groups), best=best, per_month=_monthly(best.interval(CONTRIBUTION)), break_even_frac=break_even,
         usd_per_seat_month=usd_per_seat_month(best), price_stress=_price_stress(best),
@@ -191,7 +196,8 @@ def _bill_per_node_hour(group: Group) -> float:
     return statistics.fmean(per_node) if per_node and not math.isnan(margin) else -contribution
 
 
-def _break_even_frac(group: Group) -> float:
+def break_even_frac(group: Group) -> float:
+    """Bill / revenue of a point; inf without revenue."""
     revenue = revenue_usd_per_node_hour(group)
     return _bill_per_node_hour(group) / revenue if revenue > 0 else math.inf
 

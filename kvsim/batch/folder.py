@@ -19,6 +19,7 @@ _NO_RESULT = ("batch", "commands", "dashboard", "planning", "validate", "cli.py"
 """Parts of the package that decide no result of a case."""
 
 MANIFEST, TABLE, CASES, REQUESTS = "sweep.json", "cases.parquet", "cases", "requests"
+DOUBTS = "doubts.json"
 
 
 class Folder:
@@ -75,8 +76,9 @@ class Folder:
             manifest = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
             return Batch.model_validate(manifest["sweep"])
         except (OSError, ValueError, KeyError) as err:
+            given = f"{type(err).__name__} in {MANIFEST}" if self.path.is_dir() else "no such folder"
             raise ScenarioError("not the folder of a sweep", [
-                Problem(str(self.path), "", f"{type(err).__name__} in {MANIFEST}",
+                Problem(str(self.path), "", given,
                         "a folder that kvsim sweep -o wrote")]) from None
 
     def outcome(self, digest: str, any_basis: bool = False) -> Outcome | None:
@@ -91,6 +93,18 @@ class Folder:
         """Keep the outcome of a finished case."""
         kept = {"basis": basis(), "outcome": outcome}
         write_text(self._case(digest), json.dumps(kept, sort_keys=True, allow_nan=False) + "\n")
+
+    def doubts(self, key: str) -> dict[str, Any] | None:
+        """What was kept about the ranges of figures under a key; None if nothing was, or under another one."""
+        try:
+            kept: dict[str, Any] = json.loads((self.path / DOUBTS).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return kept["doubts"] if kept.get("key") == key else None
+
+    def keep_doubts(self, key: str, doubts: dict[str, Any]) -> None:
+        """Keep what the ranges of figures do; in place of what was kept before."""
+        write_text(self.path / DOUBTS, json.dumps({"key": key, "doubts": doubts}, sort_keys=True) + "\n")
 
     def requests_path(self, digest: str) -> Path:
         """Where the requests of a case are."""

@@ -27,11 +27,14 @@ _AS_TEXT = ("run.profiles",)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A case to run: its digest, the scenario as plain data, and where to write its requests, if anywhere."""
+    """A case to run: its digest, the scenario as plain data, where to write its requests, if anywhere, and figures
+    that replace those of profiles: ``[kind, name, path, value]`` each.
+    """
 
     digest: str
     data: dict[str, Any]
     requests_path: str | None = None
+    figures: list[list[Any]] | None = None
 
     def to_json(self) -> str:
         """One line that `from_json` reads."""
@@ -66,13 +69,24 @@ def run_case(job: Job) -> Outcome:
 
     began = time.perf_counter()
     try:
-        report = simulate({"name": "case", **job.data})
+        report = simulate({"name": "case", **job.data}, **_store(job))
         if job.requests_path is not None:
             write_requests(report.records, Path(job.requests_path))
         outcome: Outcome = {"status": "ok", "result": report_columns(report)}
     except CASE_FAULTS as err:
         outcome = failed(fault_kind(err), type(err).__name__, str(err))
     return {**outcome, "wall_s": time.perf_counter() - began, "peak_bytes": peak_bytes()}
+
+
+def _store(job: Job) -> dict[str, Any]:
+    """The profiles of a case, where they are not the usual ones."""
+    if not job.figures:
+        return {}
+    from kvsim.profiles.store import default_store
+    from kvsim.uncertainty import DrawnStore
+
+    values = {(kind, name, tuple(path)): value for kind, name, path, value in job.figures}
+    return {"store": DrawnStore(default_store(), values)}
 
 
 def failed(kind: str, what: str, message: str) -> Outcome:

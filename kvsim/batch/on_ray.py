@@ -12,6 +12,8 @@ from kvsim.batch.job import Job, Outcome, failed, run_case
 from kvsim.errors import KvsimError, Problem
 
 _LOOK_EVERY_S = 0.5
+_LOCAL_STORE_BYTES = 100_000_000
+"""Object store of a local Ray: cases and outcomes take kilobytes, its default takes a third of the memory."""
 
 
 class OnRay:
@@ -48,7 +50,8 @@ class OnRay:
                 self._ray.shutdown()
 
     def _connect(self) -> None:
-        local = {} if self._address else {"num_cpus": self._workers, "include_dashboard": False}
+        local = {} if self._address else {"num_cpus": self._workers, "num_gpus": 0, "include_dashboard": False,
+                                          "object_store_memory": _LOCAL_STORE_BYTES}
         path = worker_environment()["PYTHONPATH"]
         self._ray.init(address=self._address, log_to_driver=False, configure_logging=False,
                        runtime_env={"env_vars": {"PYTHONPATH": path}}, **local)

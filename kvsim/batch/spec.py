@@ -14,7 +14,7 @@ from kvsim.errors import Problem, ScenarioError, nearest
 from kvsim.profiles.paths import data_root
 from kvsim.profiles.problems import problems_of
 from kvsim.profiles.yamlio import parse_yaml
-from kvsim.scenario import Part, Positive, find_scenario
+from kvsim.scenario import Part, Positive, find_scenario, refuse_other_files
 
 SCHEMA = "kvsim/sweep/1"
 
@@ -143,8 +143,9 @@ def _find(source: str | Path) -> Path:
     if str(source) in shipped:
         return shipped[str(source)]
     path = Path(source)
-    if path.is_file():
-        return path
+    for file in (path, data_root() / "scenarios" / f"{source}.yaml"):
+        if file.is_file():
+            return file
     accepted = f"a YAML file, or one of {', '.join(shipped)}"
     hint = nearest(path.stem, list(shipped))
     raise ScenarioError("no such sweep", [Problem("sweep", "", repr(str(source)), accepted, hint)])
@@ -158,6 +159,7 @@ def _read(path: Path) -> str:
 
 
 def _checked(data: dict[str, Any], where: str, folder: Path) -> Batch:
+    refuse_other_files(data, where, SCHEMA)
     try:
         batch = Batch.model_validate(data)
     except ValidationError as err:

@@ -44,6 +44,7 @@ class SweepTable:
 
     def __init__(self, name: str, columns: Mapping[str, list[Any]], computed: int = 0) -> None:
         self.name, self.columns, self.computed = name, dict(columns), computed
+        self._arrow: Any = None
 
     def __len__(self) -> int:
         return len(self.columns["case"])
@@ -63,14 +64,16 @@ class SweepTable:
         return [row for row in self if row["status"] != "ok"]
 
     def to_arrow(self) -> Any:
-        """A ``pyarrow.Table``.
+        """A ``pyarrow.Table``, made once: its copies in pandas and polars share its memory.
 
         Raises
         ------
         KvsimError
             pyarrow is not installed.
         """
-        return arrow_table(self.columns, {"schema": SCHEMA, "name": self.name})
+        if self._arrow is None:
+            self._arrow = arrow_table(self.columns, {"schema": SCHEMA, "name": self.name})
+        return self._arrow
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> Any:
         """The Arrow C stream, through which pandas, polars, DuckDB and others take the table without a copy."""

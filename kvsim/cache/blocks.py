@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from kvsim.cache.eviction.base import Eviction
 from kvsim.errors import SimulationError
 
 Place = TypeVar("Place")
@@ -74,6 +75,8 @@ class BlockPool:
     ----------
     num_blocks : int
         Blocks of the pool, the null block included, >= 1.
+    eviction : Eviction, optional
+        Which free block with a name is reused first; by default the one that became free first (LRU, as vLLM).
 
     Attributes
     ----------
@@ -98,8 +101,9 @@ class BlockPool:
     True
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, eviction: Eviction | None = None) -> None:
         self.num_blocks = num_blocks
+        self._eviction = eviction
         self.num_used = 0
         self.num_cached = 0
         self.num_evicted = 0
@@ -108,6 +112,7 @@ class BlockPool:
         self._name: list[Name | None] = [None] * num_blocks
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(NULL_BLOCK + 1, num_blocks))
         self._named: dict[Name, dict[int, None]] = {}
+        self.num_changes = 0
 
     @property
     def num_free(self) -> int:
@@ -128,7 +133,7 @@ class BlockPool:
         return self._name[block]
 
     def free_after(self, block: int | None) -> Iterator[int]:
-        """Free blocks in the order of their reuse: those behind the free `block`, or all of them.
+        """Free blocks in the order in which LRU reuses them: those behind the free `block`, or all of them.
 
         >>> pool = BlockPool(5)
         >>> list(pool.free_after(None)), list(pool.free_after(3)), list(pool.free_after(4))
@@ -141,29 +146,45 @@ class BlockPool:
         behind = itertools.dropwhile(lambda other: other != block, self._free)
         return itertools.islice(behind, 1, None)
 
+    @property
+    def named(self) -> Mapping[Name, Mapping[int, None]]:
+        """Blocks by name, in the order in which they got it; to look at, not to change."""
+        return self._named
+
     def find(self, name: Name) -> int | None:
         """The block of that name; of several the one that got it first; None when there is none."""
         blocks = self._named.get(name)
         return next(iter(blocks)) if blocks else None
 
     def take(self, count: int) -> list[int]:
-        """Take `count` blocks from the head of the free queue; their names are forgotten."""
+        """Take `count` free blocks, nameless ones first; their names are forgotten."""
         if count > len(self._free):
             raise SimulationError(f"block pool: {count} blocks taken, {len(self._free)} are free")
-        taken = [self._free.popitem(last=False)[0] for _ in range(count)]
-        for block in taken:
-            self._evict(block)
-            self._refs[block] = 1
+        taken = [self._take_next() for _ in range(count)]
         self.num_used += count
         return taken
+
+    def _take_next(self) -> int:
+        """The block from the head of the free queue; among named ones the policy's choice, if there is a policy."""
+        if self._eviction is None or len(self._free) > self.num_cached:
+            block = self._free.popitem(last=False)[0]
+        else:
+            block = self._eviction.evict()
+            del self._free[block]
+        self._evict(block)
+        self._refs[block] = 1
+        return block
 
     def touch(self, blocks: Iterable[int]) -> None:
         """Refer once more to each of `blocks`; free ones leave the queue and keep their name."""
         for block in blocks:
             if not self._refs[block]:
                 del self._free[block]
-                self.num_cached -= self._name[block] is not None
                 self.num_used += 1
+                if self._name[block] is not None:
+                    self.num_cached -= 1
+                    if self._eviction is not None:
+                        self._eviction.taken(block)
             self._refs[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
@@ -178,10 +199,13 @@ class BlockPool:
                 continue
             self.num_used -= 1
             self._free[block] = None
-            if self._name[block] is None:
+            name = self._name[block]
+            if name is None:
                 nameless.append(block)
             else:
                 self.num_cached += 1
+                if self._eviction is not None:
+                    self._eviction.freed(block, name)
         for block in reversed(nameless):
             self._free.move_to_end(block, last=False)
 
@@ -191,6 +215,7 @@ class BlockPool:
             raise SimulationError(f"block pool: block {block} cannot be named {name}")
         self._name[block] = name
         self._named.setdefault(name, {})[block] = None
+        self.num_changes += 1
 
     def check(self) -> None:
         """Raise `SimulationError` unless every block but the null block is either used or free."""
@@ -214,6 +239,14 @@ class BlockPool:
         self._unname(block)
         return True
 
+    def expire(self) -> None:
+        """Forget the names of free blocks whose time is over, if the policy knows a time."""
+        for block in self._eviction.expire() if self._eviction is not None else ():
+            self.num_cached -= 1
+            self.num_evicted += 1
+            self._unname(block)
+            self._free.move_to_end(block, last=False)
+
     def _evict(self, block: int) -> None:
         """Forget the name of a block that leaves the free queue for something else."""
         name = self._name[block]
@@ -228,7 +261,10 @@ class BlockPool:
     def _unname(self, block: int) -> None:
         name = self._name[block]
         assert name is not None
+        self.num_changes += 1
         self._name[block] = None
+        if self._eviction is not None:
+            self._eviction.forgotten(block)
         blocks = self._named[name]
         del blocks[block]
         if not blocks:

@@ -58,6 +58,8 @@ class ContentTrie:
     def path(self, i: int) -> Path:
         """Chains of request `i` with the block at which it leaves each."""
         chain, end = self.leaf[i], self.num_blocks[i]
+        if chain >= 0 and self.parent[chain] < 0:
+            return [(chain, end)]
         path: Path = []
         while chain >= 0:
             path.append((chain, end))

@@ -89,15 +89,17 @@ class FreePool:
             return
         self.num_nameless = 0
         self.num_evicted -= left
+        ends = self._ends
         while left < 0:
-            run = self._ends.after
+            run = ends.after
             self.num_touched += 1
-            left += run.hi - run.lo
-            if left <= 0:
-                unlink(run)
-                new_hi = run.lo
+            new_hi = run.lo
+            left += run.hi - new_hi
+            if left > 0:
+                new_hi += left
             else:
-                new_hi = run.lo + left
+                ends.after = after = run.after
+                after.before = ends
             if run.layer == LOOSE:
                 run.hi = new_hi
             elif run.index is None:
@@ -212,6 +214,13 @@ class RunIndex:
         run = Run(self, chain, lo, hi, 1)
         run.layer = LOOSE
         held.append((run, hi))
+
+    def drop(self, chain: int, lo: int, hi: int) -> None:
+        """Queue blocks that nobody refers to, and that nobody will ever ask for again."""
+        run = Run(self, chain, lo, hi, 0)
+        run.layer = LOOSE
+        self.pool.num_touched += 1
+        self.pool.push(run)
 
     def knows(self, chain: int) -> bool:
         """Whether any block of a chain can be found."""

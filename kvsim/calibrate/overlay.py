@@ -16,8 +16,9 @@ from pydantic import ValidationError
 from kvsim.calibrate.fit import Fit, active_factors, fit, predicted_s
 from kvsim.calibrate.replay import Setting, kv_dtype_of, model_of, physics_of, step_samples, why_not_simulated
 from kvsim.calibrate.runs import MeasuredEngine, MeasuredRun, read_runs
-from kvsim.errors import Problem, ProfileError, TraceError
+from kvsim.errors import Problem, ProfileError, TraceError, nearest
 from kvsim.profiles.calibration import CalibrationProfile
+from kvsim.profiles.paths import data_root
 from kvsim.profiles.problems import problems_of
 from kvsim.profiles.store import default_store
 from kvsim.profiles.yamlio import parse_yaml
@@ -26,6 +27,8 @@ from kvsim.steptime.rates import Rate
 from kvsim.steptime.roofline import RooflineStepTime
 
 SCHEMA = "kvsim/calibration/1"
+FOLDER = "calibrations"
+"""Where calibrations with a name are: beside the package's data, and in folders of ``KVSIM_PROFILES``."""
 EngineKey = tuple[str, bool]
 """(model's name in a file, asynchronous scheduling): what shares a fit."""
 
@@ -192,14 +195,26 @@ def engine_key(engine: MeasuredEngine) -> EngineKey:
     return engine.model, engine.asynchronous
 
 
-def load_calibration(path: str | Path) -> CalibrationProfile:
+def load_calibration(name: str | Path) -> CalibrationProfile:
     """Read a calibration from a YAML file.
+
+    Parameters
+    ----------
+    name : str or Path
+        A path, or the name of a file in ``calibrations/``: those of the folders in ``KVSIM_PROFILES`` first, then the
+        shipped ones.
 
     Raises
     ------
     ProfileError
-        It cannot be read, is not a calibration, or has wrong fields (all of them named).
+        It cannot be found or read, is not a calibration, or has wrong fields (all of them named).
+
+    Examples
+    --------
+    >>> load_calibration("h200-llama-8b").model
+    'llama-3.1-8b'
     """
+    path = _path_of(name)
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as err:
@@ -210,6 +225,30 @@ def load_calibration(path: str | Path) -> CalibrationProfile:
     except ValidationError as err:
         found = problems_of(err, str(path), CalibrationProfile, data)
         raise ProfileError(f"{path} is not a valid calibration", found) from None
+
+
+def calibration_names() -> tuple[str, ...]:
+    """Names that `load_calibration` knows without a path, sorted."""
+    return tuple(sorted({path.stem for folder in _folders() for path in folder.glob("*.yaml")}))
+
+
+def _folders() -> list[Path]:
+    """Folders of calibrations, first wins."""
+    beside = [folder / FOLDER for folder in default_store().search_path]
+    return [folder for folder in (*beside, data_root() / FOLDER) if folder.is_dir()]
+
+
+def _path_of(name: str | Path) -> Path:
+    """The file of a calibration; a name without an ending is looked up."""
+    path = Path(name)
+    if path.suffix or len(path.parts) > 1:
+        return path
+    found = [folder / f"{name}.yaml" for folder in _folders() if (folder / f"{name}.yaml").is_file()]
+    if not found:
+        known = calibration_names()
+        raise ProfileError("no such calibration", [
+            Problem("calibration", "name", repr(str(name)), ", ".join(known) or "a path", nearest(str(name), known))])
+    return found[0]
 
 
 def _calibration(group: Sequence[tuple[str, MeasuredRun]], setting: Setting) -> Calibration:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvsim.cache.tiers.config import TierConfig
 from kvsim.cache.tiers.presets import LinkRate, make_tier
 from kvsim.calibrate.runs import LoopSpec, MeasuredEngine, MeasuredRun, MeasuredStep
 from kvsim.engine import reference
-from kvsim.engine.types import EngineConfig
+from kvsim.engine.types import EngineConfig, RunRecords
 from kvsim.errors import Problem, TraceError
 from kvsim.layout import Layout
 from kvsim.memory.geometry import KvGeometry, KvSpec, kv_geometry
@@ -38,6 +39,11 @@ ROUNDED_SCORES = ("deepseek-v2",)
 ASYNC_DELAY_S = 1e-9
 """With asynchronous scheduling the next step is planned before a client hears of the last one: clients come this
 much too late for it."""
+
+CLIENT_S_PER_REQUEST, CLIENT_S_PER_NEW_TOKEN, CLIENT_S_PER_BLOCK = 1.4e-4, 2.1e-7, 3e-6
+"""What the loop that drives an engine in its own process takes between steps: to build a prompt's new tokens, and to
+hand the prompt over, which hashes all of its blocks. Least squares over short runs that are never scored (labels ``p``,
+``d``, ``k-`` and ``l-``); a served engine does this in another process."""
 
 _REFUSED = {
     "kv_transfer_config": "needs a KV connector",
@@ -177,6 +183,42 @@ def _session_rows(spec: LoopSpec, session: int, start: int, delay_s: float) -> I
         yield Row([*head, (stream, own)], spec.out, stream, arrival_s=waits_s, session=session,
                   after=(start + turn - 1,) if turn else (), think_s=delay_s if turn else 0.0)
         own += spec.out + spec.growth
+
+
+def client_s(spec: LoopSpec, block_tokens: int) -> NDArray[np.float64]:
+    """Time [s] for which the client holds the engine up before each request, in the order of `workload_of`.
+
+    Examples
+    --------
+    >>> client_s(LoopSpec(1, 1, 2, first=1600, growth=100, out=10), 16).round(6).tolist()
+    [0.000776, 0.000479]
+    """
+    turn = np.tile(np.arange(spec.turns), spec.sessions)
+    prompt_tokens = spec.first + turn * (spec.growth + spec.out)
+    new_tokens = np.where(turn == 0, spec.first, spec.growth)
+    return (CLIENT_S_PER_REQUEST + CLIENT_S_PER_NEW_TOKEN * new_tokens
+            + CLIENT_S_PER_BLOCK * (prompt_tokens // block_tokens))
+
+
+def held_up(records: RunRecords, held_s: NDArray[np.float64]) -> RunRecords:
+    """Records of a run whose engine stood still for `held_s` [s] before it took each request.
+
+    Notes
+    -----
+    Exact where what the engine decides does not depend on durations, as in a closed loop without think time and tiers:
+    all that comes after a request's arrival comes so much later. A request's own waiting begins when it is handed over.
+    """
+    order = np.argsort(records.arrival_s, kind="stable")
+    arrival_s, passed_s = records.arrival_s[order], np.cumsum(held_s[order])
+    before_s = np.concatenate([[0.0], passed_s])
+
+    def later(times_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        return times_s + before_s[np.searchsorted(arrival_s, times_s, side="left")]
+
+    handed_over_s = np.empty_like(arrival_s)
+    handed_over_s[order] = arrival_s + passed_s
+    return replace(records, arrival_s=handed_over_s, admitted_s=later(records.admitted_s),
+                   first_token_s=later(records.first_token_s), finish_s=later(records.finish_s))
 
 
 def step_samples(run: MeasuredRun, setting: Setting) -> list[StepSample]:

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kvsim.commands.common import in_a_folder, json_option, show, words, write
 from kvsim.commands.reading import options_of, reading_options, tell
+from kvsim.errors import KvsimError, Problem
 
 if TYPE_CHECKING:
+    from kvsim.cache.curves.curves import Curves
     from kvsim.workload.table import Trace
+
+DASHBOARD = "pip install 'kvsim[dashboard]'"
+CHART_NEEDS = MappingProxyType({".svg": {}, ".html": {"plotly": DASHBOARD},
+                                ".png": {"plotly": DASHBOARD, "kaleido": "pip install kaleido, which drives a Chrome"}})
+"""Endings of a chart's name, and the packages that draw it with where they come from."""
+
+
+def a_chart(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """A chart of a known form, in a folder that exists, with what draws it, before a long run."""
+    if path is None:
+        return None
+    if path.suffix not in CHART_NEEDS:
+        raise click.BadParameter(f"{str(path)!r}: a chart is one of {', '.join(CHART_NEEDS)}.")
+    for package, remedy in CHART_NEEDS[path.suffix].items():
+        if find_spec(package) is None:
+            raise KvsimError("the chart cannot be drawn", [
+                Problem("--chart", package, "not installed", f"{remedy}; a chart as .svg needs nothing")])
+    return in_a_folder(ctx, param, path)
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--policies", callback=words, help="Of lru, lru_tail, fifo, lfu, belady; all of them by default.")
+@click.option("--policies", callback=words, help="Of lru, lru_tail, fifo, lfu, belady (by default all five), s3fifo.")
 @click.option("--capacity-blocks", callback=words, help="Capacities in blocks of the trace, e.g. 300,1000,inf.")
 @click.option("--capacity-gib", callback=words,
               help="Capacities in GiB over all GPUs of a pool, or with a unit (80 GiB, 1.9 TB); needs --model.")
@@ -32,11 +54,14 @@ if TYPE_CHECKING:
 @click.option("--delay", "delay_s", type=click.FloatRange(min=0.0),
               help="Infinite cache in which a block is usable only this long after its first request [s].")
 @click.option("--strict", is_flag=True, help="Infinite cache in which a block is usable by later arrivals only.")
+@click.option("--chart", "chart", type=click.Path(dir_okay=False, path_type=Path), callback=a_chart,
+              help="Draw hit rate by capacity into this file: .svg, or .html or .png (need the dashboard extra).")
 @click.option("--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder,
               help="Also write the rows to this file as CSV.")
 @reading_options
 @json_option
-def cache(paths: tuple[Path, ...], json_file: Path | None, csv_file: Path | None, **asked: Any) -> None:
+def cache(paths: tuple[Path, ...], json_file: Path | None, csv_file: Path | None, chart: Path | None,
+          **asked: Any) -> None:
     """Hit rates of the requests in PATHS, one at a time, without service time."""
     from kvsim.cache.curves.curves import DEFAULT_CAPACITIES, POLICIES, Play, run_curves
     from kvsim.report.report import plain
@@ -49,7 +74,24 @@ def cache(paths: tuple[Path, ...], json_file: Path | None, csv_file: Path | None
                         Play(asked["lanes"], asked["delay_s"], asked["strict"]), asked["block_tokens"])
     if csv_file is not None:
         write(csv_file, curves.to_csv(), "--csv")
+    if chart is not None:
+        _draw(curves, chart)
     show(curves.text(), json_file, plain(curves.to_dict()))
+
+
+def _draw(curves: Curves, path: Path) -> None:
+    """Write hit rate by capacity as a picture or a page."""
+    if path.suffix == ".svg":
+        from kvsim.report.curve_picture import curves_svg
+
+        write(path, curves_svg(curves), "--chart")
+        return
+    from kvsim.dashboard.curves_page import curves_page, write_picture
+
+    if path.suffix == ".html":
+        write(path, curves_page(curves), "--chart")
+    else:
+        write_picture(curves, path)
 
 
 def _check(asked: dict[str, Any]) -> None:

@@ -58,6 +58,24 @@ def profiles_check(paths: tuple[Path, ...]) -> None:
     sys.exit(2 if problems else 0)
 
 
+@profiles.command("import-measurements")
+@click.argument("measurements", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder,
+              help="Write the profile here instead of printing it.")
+def profiles_import_measurements(measurements: Path, output: Path | None) -> None:
+    """Put MEASUREMENTS of 'kvsim calibrate --microbench' into the GPU's profile.
+
+    Name the written file as hardware.gpu, or keep it in a folder of KVSIM_PROFILES, where it replaces the shipped one.
+    """
+    from kvsim.profiles.measurements import measured_profile, read_measurements
+    from kvsim.profiles.store import default_store
+
+    text = measured_profile(read_measurements(measurements), default_store())
+    if output is not None:
+        write(output, text, "--output")
+    click.echo(text if output is None else f"wrote {output}", nl=output is not None)
+
+
 @profiles.command("import")
 @click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--name", help="Name of the new profile; the file's folder name by default.")

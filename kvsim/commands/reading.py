@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kvsim.workload.readers.reading import ReadOptions
-from kvsim.workload.readers.report import ReadReport
+if TYPE_CHECKING:
+    from kvsim.workload.readers.reading import ReadOptions
+    from kvsim.workload.readers.report import ReadReport
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -38,6 +39,7 @@ def reading_options(command: Command) -> Command:
 def options_of(asked: dict[str, Any]) -> ReadOptions:
     """What the options of `reading_options` ask for; they are taken out of `asked`."""
     from kvsim.workload.readers.read import parse_mapping
+    from kvsim.workload.readers.reading import ReadOptions
 
     names = ("format", "mapping", "max_bad_rows", "ids", "start_s", "duration_s", "seed")
     given: dict[str, Any] = {name: asked.pop(name) for name in names}

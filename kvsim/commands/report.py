@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from kvsim.commands.common import in_a_folder, write
+from kvsim.commands.common import in_a_folder, progress, write
 from kvsim.errors import KvsimError, Problem
+
+if TYPE_CHECKING:
+    from kvsim.batch.doubts import Doubts
+    from kvsim.batch.folder import Folder
+    from kvsim.batch.table import SweepTable
 
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder, required=True,
               help="The page; it carries everything it needs.")
-def report(folder: Path, output: Path) -> None:
+@click.option("--uncertainty", "draws", type=click.IntRange(min=0), default=12, show_default=True, metavar="N",
+              help="Simulate the best point again with figures drawn N times from their ranges, once per folder; "
+                   "0 leaves it out.")
+@click.option("--workers", type=click.IntRange(min=1), help="Simulations at a time; all cores by default.")
+def report(folder: Path, output: Path, draws: int, workers: int | None) -> None:
     """Turn the results of a sweep in FOLDER into one self-contained page (needs the dashboard extra)."""
     if find_spec("plotly") is None:
         raise KvsimError("the page cannot be made", [
@@ -24,6 +34,22 @@ def report(folder: Path, output: Path) -> None:
     from kvsim.batch.sweep import open_sweep
     from kvsim.dashboard.sweep_page import sweep_page
 
-    batch = Folder(folder).batch()
-    write(output, sweep_page(open_sweep(folder), batch), "--output")
+    held, table = Folder(folder), open_sweep(folder)
+    write(output, sweep_page(table, held.batch(), _doubts(table, held, draws, workers) if draws else None), "--output")
     click.echo(f"wrote {output}")
+
+
+def _doubts(table: SweepTable, folder: Folder, draws: int, workers: int | None) -> Doubts | None:
+    """What the ranges of figures do to the best point; None, with a word why, where that cannot be known."""
+    from kvsim.batch.doubts import kept_doubts
+    from kvsim.batch.findings import findings_of
+    from kvsim.batch.sweep import SweepOptions
+
+    found = findings_of(table)
+    if found is None:
+        return None
+    try:
+        return kept_doubts(found.best, folder, draws, SweepOptions(workers=workers), progress())
+    except KvsimError as err:
+        click.echo(f"without intervals of figures: {err}", err=True)
+        return None

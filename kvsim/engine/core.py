@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 from kvsim.engine import reference
+from kvsim.engine.core_drafts import DraftedCore
 from kvsim.engine.core_loop import Core
 from kvsim.engine.core_tiers import TieredCore
+from kvsim.engine.garbage import paused_collector
+from kvsim.engine.policies import has_policy
 from kvsim.engine.reference import check_config, has_tiers
 from kvsim.engine.types import EngineConfig, EngineRun, Progress
 from kvsim.steptime.base import StepTimeModel
@@ -45,8 +48,8 @@ def run(workload: Workload, config: EngineConfig, step_time: StepTimeModel,
 
     Notes
     -----
-    With tiers below the pool, a block is an object of its own (`kvsim.engine.core_tiers`): the cost still does not grow
-    with steps, but with the blocks of a prompt.
+    With tiers below the pool, or another eviction policy than LRU, a block is an object of its own
+    (`kvsim.engine.core_tiers`): the cost still does not grow with steps, but with the blocks of a prompt.
 
     Examples
     --------
@@ -58,7 +61,25 @@ def run(workload: Workload, config: EngineConfig, step_time: StepTimeModel,
     ([0, 96], 2.1749, 2)
     """
     check_config(config)
-    if any(tier.step_cost_frac for tier in config.tiers):
+    if needs_plain(config):
         return reference.run(workload, config, step_time, progress)
-    kind = TieredCore if has_tiers(config) else Core
-    return kind(workload, config, step_time, progress).run()
+    with paused_collector():
+        return core_kind(config)(workload, config, step_time, progress).run()
+
+
+def needs_plain(config: EngineConfig) -> bool:
+    """Whether only the plain engine knows a configuration: stores that slow steps, or drafts above tiers and policies.
+
+    >>> needs_plain(EngineConfig(64, 16, 8, 512, 4096))
+    False
+    """
+    if any(tier.step_cost_frac for tier in config.tiers):
+        return True
+    return config.drafting is not None and (has_tiers(config) or has_policy(config))
+
+
+def core_kind(config: EngineConfig) -> type[Core]:
+    """The fast engine for a configuration: runs of blocks where they do, else single blocks."""
+    if config.drafting is not None:
+        return DraftedCore
+    return TieredCore if has_tiers(config) or has_policy(config) else Core

@@ -43,6 +43,8 @@ class Clock:
         Time [s] before it.
     busy_s : float
         Sum [s] of the durations so far.
+    last_s : float
+        Duration [s] of what passed last, a step or several.
 
     Examples
     --------
@@ -53,7 +55,7 @@ class Clock:
     """
 
     def __init__(self, model: StepTimeModel) -> None:
-        self.now_s = self.before_s = self.busy_s = 0.0
+        self.now_s = self.before_s = self.busy_s = self.last_s = 0.0
         self._model = model
         self._pieces: dict[int, tuple[Piece, ...]] = {}
         self._largest: dict[int, Largest] = {}
@@ -70,6 +72,7 @@ class Clock:
         self.before_s = self.now_s
         self.now_s += duration_s
         self.busy_s += duration_s
+        self.last_s = duration_s
 
     def decode(self, steps: int, num_seqs: int, context_tokens: int, bound_s: float) -> int:
         """Up to `steps` steps of a batch that only decodes, no further than the first that ends at or after a bound.
@@ -114,8 +117,24 @@ class Clock:
                 break
             context_tokens += num_seqs
         self.before_s, self.now_s = before_s, now_s
-        self.busy_s += now_s - start_s
+        self.last_s = now_s - start_s
+        self.busy_s += self.last_s
         return steps
+
+    def least_s(self, num_seqs: int, context_tokens: int) -> float:
+        """Duration [s] of a step that only decodes; those after it take no less."""
+        pieces = self._pieces.get(num_seqs)
+        if pieces is None:
+            pieces = self._pieces[num_seqs] = self._model.pieces(StepBatch(0, 0, 0, 0, num_seqs))
+        return max([a + b * context_tokens for a, b in pieces])
+
+    def times(self) -> tuple[float, float, float]:
+        """What `go_back` needs to return to now."""
+        return self.now_s, self.before_s, self.busy_s
+
+    def go_back(self, times: tuple[float, float, float]) -> None:
+        """Undo what has passed since `times`."""
+        self.now_s, self.before_s, self.busy_s = times
 
     def sleep(self, until_s: float) -> None:
         """Pass time without a step."""
@@ -125,7 +144,8 @@ class Clock:
         """A step at a context where two pieces are as good as equal."""
         self.before_s = self.now_s
         self.now_s += max([a + b * context_tokens for a, b in self._pieces[num_seqs]])
-        self.busy_s += self.now_s - self.before_s
+        self.last_s = self.now_s - self.before_s
+        self.busy_s += self.last_s
         return 1
 
     def _decode_many(self, steps: int, num_seqs: int, context_tokens: int, bound_s: float, piece: Piece) -> int:
@@ -142,7 +162,8 @@ class Clock:
         if bound_s < math.inf:
             steps = min(int(times.searchsorted(bound_s)) + 1, steps)
         self.before_s, self.now_s = float(times[steps - 2]) if steps > 1 else start_s, float(times[steps - 1])
-        self.busy_s += self.now_s - start_s
+        self.last_s = self.now_s - start_s
+        self.busy_s += self.last_s
         return steps
 
     def _find_largest(self, num_seqs: int, context_tokens: int) -> Largest:

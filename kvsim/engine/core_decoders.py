@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right, insort
 
-from kvsim.engine.core_sequence import Sequence
+from kvsim.engine.core_sequence import LAST, Sequence
 
 
 class Decoders:
@@ -26,6 +26,8 @@ class Decoders:
         Decoding sequences.
     sum_base_tokens : int
         Sum of their ``base_tokens``; in step ``t`` they attend to ``sum_base_tokens + num * t`` tokens.
+    first_end : int
+        Step before which none of them ends.
 
     Examples
     --------
@@ -37,6 +39,7 @@ class Decoders:
 
     def __init__(self, block_tokens: int, is_listed: bool) -> None:
         self.num = self.sum_base_tokens = 0
+        self.first_end = LAST
         self._block_tokens, self._is_listed = block_tokens, is_listed
         self._keys: list[int] = []
         self._by_key: dict[int, list[Sequence]] = {}
@@ -53,6 +56,8 @@ class Decoders:
         if self._is_listed:
             self._by_key.setdefault(key, []).append(seq)
         heapq.heappush(self._ends, (finish_step, seq.order, seq))
+        if finish_step < self.first_end:
+            self.first_end = finish_step
 
     def remove(self, seq: Sequence) -> None:
         """A sequence ends or is preempted."""
@@ -76,18 +81,15 @@ class Decoders:
                 return end
             heapq.heappop(ends)
 
-    def may_end(self, step: int) -> bool:
-        """False if no sequence ends with `step`."""
-        return bool(self._ends) and self._ends[0][0] <= step
-
     def ending(self, step: int) -> list[Sequence]:
         """Sequences that end with `step`, in running order, no longer waited for."""
-        found: list[Sequence] = []
         ends = self._ends
+        found: list[Sequence] = []
         while ends and ends[0][0] <= step:
             end, order, seq = heapq.heappop(ends)
             if end == seq.finish_step and order == seq.order:
                 found.append(seq)
+        self.first_end = ends[0][0] if ends else LAST
         return found
 
     def num_begun(self, done_steps: int, steps: int) -> int:
@@ -120,12 +122,10 @@ class Decoders:
     def num_quiet(self, done_steps: int, is_before: bool) -> int:
         """Steps until one of the sequences begins a block, has just begun one or, if asked, is about to fill one."""
         keys, block = self._keys, self._block_tokens
-        quiet = block
-        for shift in (-1, 0, 1) if is_before else (0, -1):
-            at = (done_steps + 1 + shift) % block
-            k = bisect_left(keys, at)
-            quiet = min(quiet, keys[k] - at if k < len(keys) else keys[0] + block - at)
-        return quiet
+        at = done_steps % block
+        k = bisect_left(keys, at)
+        until_next = keys[k] - at if k < len(keys) else keys[0] + block - at
+        return max(until_next - 1 - is_before, 0)
 
     def due(self, step: int, is_before: bool) -> list[Sequence]:
         """Sequences that begin a block in `step`, began one in the step before, or, if asked, fill one."""

@@ -10,39 +10,61 @@ at a cost that depends on what is admitted or chunked in it, never on how many s
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from operator import attrgetter
 
-from kvsim.cache.content_trie import build_trie
+import numpy as np
+
 from kvsim.engine.core_clock import Clock
 from kvsim.engine.core_decoders import Decoders
-from kvsim.engine.core_records import Columns, FcfsWaiting, PriorityWaiting, Rank, TimelineColumns, Waiting
+from kvsim.engine.core_records import (
+    FcfsWaiting,
+    PriorityWaiting,
+    Rank,
+    Share,
+    TimelineColumns,
+    Waiting,
+    whole_share,
+)
 from kvsim.engine.core_sequence import LAST, Hit, Sequence, SequenceCache, StepCount
-from kvsim.engine.reference import check_times, max_blocks
-from kvsim.engine.types import FINISHED, REFUSED, EngineConfig, EngineRun, Progress, RunRecords, RunTotals
+from kvsim.engine.policies import gate_of, knows_future
+from kvsim.engine.reference import check_times, refusal_of
+from kvsim.engine.step_log import StepLog
+from kvsim.engine.types import FINISHED, REFUSED, EngineConfig, EngineRun, Progress, RunRecords, RunTotals, Timeline
 from kvsim.errors import SimulationError
 from kvsim.steptime.base import StepTimeModel
-from kvsim.workload.arrivals import Arrivals
-from kvsim.workload.requests import Workload
+from kvsim.workload.requests import Requests, Workload
+
+NO_RANK: Rank = (0, 0.0, "", 0)
+"""What a queue in order of arrival is told instead of a rank."""
+
+NEARLY_ONE = 1.0 - 1e-9
+"""Less than what rounding can take from a sum of many steps."""
 
 
 class Core:
     """One replica: waiting queue, running sequences, cache and clock."""
 
     def __init__(self, workload: Workload, config: EngineConfig, step_time: StepTimeModel,
-                 progress: Progress | None) -> None:
+                 progress: Progress | None, share: Share | None = None) -> None:
         self.workload, self.requests, self.config, self.progress = workload, workload.requests, config, progress
-        self.arrivals, self.clock, self.count = Arrivals(workload), Clock(step_time), StepCount()
-        self.trie = build_trie(self.requests, config.block_tokens)
+        self.is_fed = share is not None
+        knows_future(config, self.is_fed)
+        share = share or whole_share(workload, config.block_tokens, gate_of(config, workload))
+        self.arrivals, self.clock, self.count = share.incoming, Clock(step_time), StepCount()
+        self.trie = share.trie
         self.cache = SequenceCache(config, self.trie, self.count)
         self.is_listed = self.cache.moving_groups > 0 or self.cache.num_groups > 1
         self.names_decode_states = self.cache.moving_groups > 0 and config.retention_interval_tokens != 0
         self.decoders = Decoders(config.block_tokens, self.is_listed)
-        self.prompt_tokens: list[int] = self.requests.prompt_tokens.tolist()
-        self.output_tokens: list[int] = self.requests.output_tokens.tolist()
-        self.priority: list[int] = self.requests.priority.tolist()
+        self.prompt_tokens, self.output_tokens = share.prompt_tokens, share.output_tokens
+        self.priority = share.priority
         self.is_fcfs = config.policy == "fcfs"
-        total_tokens = self.requests.prompt_tokens + self.requests.output_tokens
-        self.may_refuse = bool(self._refusal_of(int(total_tokens.max(initial=1))))
+        self.width, self.dropped_blocks = 1, 0
+        self.full_seqs = self.most_seqs = config.max_num_batched_tokens
+        self.refusable = set[int]() if self.is_fed else _refusable(self.requests, config)
+        self.may_refuse = bool(self.refusable)
+        self.sure_s = self.held_s = math.inf
         self.waiting: Waiting = FcfsWaiting() if self.is_fcfs else PriorityWaiting()
         self.queue = self.waiting.items
         self.running: dict[int, Sequence] = {}
@@ -55,60 +77,90 @@ class Core:
         self.next_order: int = 0
         self.preempted = self.blocked = False
         self.need_blocks: int = 0
-        self.columns, self.timeline = Columns(self.requests), TimelineColumns()
+        self.columns, self.timeline = share.columns, TimelineColumns()
+        self.log = StepLog()
+        self.made = (0, 0, 0, 0, 0, 0)
+        self.token_s = 0.0
+        self.overdue: dict[int, float] = {}
+        self.paused: dict[int, float] = {}
         self.prefill_tokens = self.decode_tokens = 0
         self.queried_tokens = self.hit_tokens = self.requeried_tokens = self.rehit_tokens = 0
-        self.jumps = self.planned_steps = self.chunk_steps = 0
+        self.jumps = self.planned_steps = self.chunk_steps = self.num_preemptions = 0
 
     def run(self) -> EngineRun:
         """Go from event to event until nothing is left or the time is up."""
+        self.advance(math.inf)
+        return self._result()
+
+    def advance(self, sure_s: float) -> float:
+        """Go on as far as it is certain what happens.
+
+        Parameters
+        ----------
+        sure_s : float
+            All requests that come up to this time [s] have been handed over.
+
+        Returns
+        -------
+        float
+            The time [s] up to which the caller must be sure before anything more happens here; inf when there is
+            nothing to do, or the time is up.
+
+        Notes
+        -----
+        A step is made when all requests that come up to its start are known. A jump is made whole or up to a request
+        that is known to come, never cut because the future is not certain. A request that ends makes everything after
+        it uncertain: whoever learns of it sets ``sure_s`` back.
+        """
         arrivals, clock = self.arrivals, self.clock
+        self.sure_s = sure_s
         while clock.now_s < arrivals.until_s:
+            if clock.now_s > self.sure_s:
+                return self._next_look_s()
             if arrivals.next_s() <= clock.now_s:
                 self._take_arrivals(clock.now_s)
             if self.prefills or self._may_admit():
                 if len(self.prefills) != 1 or not self._run_chunks(self.prefills[0]):
                     self._step()
             elif self.decoders.num:
-                self._jump()
+                if not self._jump():
+                    return self.held_s
             elif self.queue:
                 self._step()
             else:
                 wake_s = arrivals.wake_s(clock.now_s)
                 if wake_s >= arrivals.until_s:
                     break
+                if wake_s > self.sure_s:
+                    return wake_s
                 clock.sleep(wake_s)
-        return self._result()
+        return math.inf
 
     def _take_arrivals(self, now_s: float) -> None:
         """Queue what has arrived by `now_s`, in order of time; a refusal may bring further arrivals."""
         arrivals = self.arrivals
         at_s = arrivals.next_s()
         while at_s <= now_s:
-            for row in arrivals.pop_until(at_s):
-                reason = self._refusal(row) if self.may_refuse else ""
-                if reason:
-                    self.columns.status[row] = REFUSED
-                    self.columns.refusals[row] = reason
-                    self._leave(row, arrivals.arrival_s[row])
-                else:
-                    if not self.is_fcfs or not self.queue:
-                        self.blocked, self.need_blocks = False, 0
+            for row in arrivals.pop_until(at_s if self.may_refuse else now_s):
+                if row in self.refusable:
+                    self._refuse(row)
+                    continue
+                if not self.is_fcfs:
+                    self.blocked, self.need_blocks = False, 0
                     self.waiting.add(row, self._rank(row))
+                    continue
+                if not self.queue:
+                    self.blocked, self.need_blocks = False, 0
+                self.waiting.add(row, NO_RANK)
+            if not self.may_refuse:
+                return
             at_s = arrivals.next_s()
 
-    def _refusal(self, row: int) -> str:
-        """Why a request can never be served; empty if it can."""
-        return self._refusal_of(self.prompt_tokens[row] + self.output_tokens[row])
-
-    def _refusal_of(self, total: int) -> str:
-        """Why no request of so many tokens can be served; the more tokens, the more reasons."""
-        if total > self.config.max_model_len:
-            return f"prompt and output have {total} tokens; max_model_len is {self.config.max_model_len}"
-        need = max_blocks(self.config, total)
-        if need > self.config.num_blocks - 1:
-            return f"needs {need} blocks at its longest; the pool has {self.config.num_blocks - 1}"
-        return ""
+    def _refuse(self, row: int) -> None:
+        """A request that can never be served ends as it comes."""
+        self.columns.status[row] = REFUSED
+        self.columns.refusals[row] = refusal_of(self.config, self.prompt_tokens[row] + self.output_tokens[row])
+        self._leave(row, self.arrivals.arrival_s[row])
 
     def _rank(self, row: int) -> Rank:
         name = self.requests.ids[row] if len(self.requests.ids) else ""
@@ -118,49 +170,87 @@ class Core:
         """Whether the head of the queue is worth a look in the next step."""
         config = self.config
         return (not self.blocked and bool(self.queue) and self.need_blocks <= self.cache.pool.num_free
-                and len(self.running) < config.max_num_seqs and self.decoders.num < config.max_num_batched_tokens)
+                and len(self.running) < config.max_num_seqs and self.decoders.num < self.full_seqs)
 
-    def _jump(self) -> None:
-        """Make all steps up to the next event in which a sequence ends, may be admitted, or needs a closer look."""
-        decoders, count, clock = self.decoders, self.count, self.clock
+    def _jump(self) -> bool:
+        """Make all steps up to the next event in which a sequence ends, may be admitted, or needs a closer look.
+
+        False if it is not certain yet whether a request comes before the last of them starts.
+        """
+        decoders, count = self.decoders, self.count
         done = count.done
         steps = decoders.next_end() - done
         if self.is_listed:
             steps = min(steps, decoders.num_quiet(done, self.names_decode_states))
         else:
             steps = decoders.num_fitting(done, steps, self.cache.pool.num_free)
-        if not steps or decoders.num > self.config.max_num_batched_tokens or (self.fresh and self.queue):
+        if (not steps or self.overdue or decoders.num > self.most_seqs
+                or (self.fresh and self.queue)):
             self._step()
-            return
+            return True
         if self.fresh:
             self._drop_start_states()
         bound_s = self.arrivals.until_s
         if self._arrivals_matter():
             bound_s = min(bound_s, self.arrivals.next_s())
-        made = clock.decode(steps, decoders.num, decoders.sum_base_tokens + decoders.num * (done + 1), bound_s)
+        made = self._decode(steps, bound_s)
+        if not made:
+            return False
+        self._note_jump(made)
         if not self.is_listed:
             self.cache.pool.take(decoders.num_begun(done, made))
         self.jumps += 1
-        self.decode_tokens += decoders.num * made
+        self.decode_tokens += decoders.num * count.given_in(made)
         count.done = done + made
         self._end_step()
+        return True
+
+    def _decode(self, steps: int, bound_s: float) -> int:
+        """Let the time of up to `steps` steps pass; how many, 0 if that is not certain yet."""
+        decoders, clock = self.decoders, self.clock
+        context = decoders.sum_base_tokens + decoders.num * self.count.end_of(self.count.done + 1)
+        if self.sure_s == math.inf:
+            return clock.decode(steps, decoders.num, context, bound_s)
+        # The last step starts then at the earliest, whatever rounding does; an exact answer costs as much as the jump.
+        held_s = clock.now_s + (steps - 1) * clock.least_s(decoders.num, context) * NEARLY_ONE
+        if self.sure_s < held_s < bound_s:
+            self.held_s = held_s
+            return 0
+        times = clock.times()
+        made = clock.decode(steps, decoders.num, context, bound_s)
+        if clock.before_s > self.sure_s:
+            self.held_s = clock.before_s
+            clock.go_back(times)
+            return 0
+        return made
+
+    def _next_look_s(self) -> float:
+        """Before when nothing needs to be decided here, if nothing is handed over: now, or when a long jump ends."""
+        decoders, clock = self.decoders, self.clock
+        if self.is_listed or self.prefills or self.queue or not decoders.num or self.arrivals.next_s() < math.inf:
+            return clock.now_s
+        done = self.count.done
+        steps = decoders.num_fitting(done, decoders.next_end() - done, self.cache.pool.num_free)
+        context = decoders.sum_base_tokens + decoders.num * self.count.end_of(done + 1)
+        held_s = clock.now_s + (steps - 1) * clock.least_s(decoders.num, context) * NEARLY_ONE
+        return held_s if clock.now_s < held_s < self.arrivals.until_s else clock.now_s
 
     def _drop_start_states(self) -> None:
         """Release the checkpoints that sequences started their last chunk from: they decode now."""
         for seq in self.fresh:
-            self.cache.drop_states(seq, seq.base_tokens + self.count.done)
+            self.cache.drop_states(seq, seq.base_tokens + self.count.given)
         self.fresh = []
 
     def _arrivals_matter(self) -> bool:
         """Whether a request that arrives now could be admitted in the step after."""
         config = self.config
         return self._may_refuse_warming() or (
-            len(self.running) < config.max_num_seqs and self.decoders.num < config.max_num_batched_tokens
+            len(self.running) < config.max_num_seqs and self.decoders.num < self.full_seqs
             and (not self.is_fcfs or not self.queue))
 
     def _may_refuse_warming(self) -> bool:
         """Whether an arrival may be the end of the warm-up, which sets the end of the run: a refusal ends a request."""
-        return self.may_refuse and math.isnan(self.arrivals.clock_start_s)
+        return (self.may_refuse or self.is_fed) and math.isnan(self.arrivals.clock_start_s)
 
     def _run_chunks(self, seq: Sequence) -> int:
         """Make steps in which one sequence prefills on, the others decode, and nothing else happens; how many."""
@@ -169,9 +259,9 @@ class Core:
         stop = decoders.next_end() - 1 if decoders.num else LAST
         if self.is_listed and decoders.num:
             stop = min(stop, done + decoders.num_quiet(done, self.names_decode_states))
-        if self.fresh or self.late or decoders.num >= self.config.max_num_batched_tokens or self._may_refuse_warming():
+        if self.fresh or self.late or decoders.num >= self.full_seqs or self._may_refuse_warming():
             return 0
-        while done < stop and clock.now_s < self.arrivals.until_s:
+        while done < stop and clock.now_s < self.arrivals.until_s and clock.now_s <= self.sure_s:
             tokens = self._middle_chunk(seq)
             if not tokens:
                 break
@@ -187,6 +277,7 @@ class Core:
             self.chunks, self.starved = [(seq, tokens)], []
             done += 1
             self._pass_time(done)
+            self._note_step()
             count.done, count.cursor = done, -1
         if done > start:
             self.chunk_steps += done - start
@@ -197,7 +288,7 @@ class Core:
 
     def _middle_chunk(self, seq: Sequence) -> int:
         """Tokens of the next chunk, 0 if it is the last one or leaves room for somebody who waits."""
-        room = self.config.max_num_batched_tokens - self.decoders.num
+        room = self.config.max_num_batched_tokens - self.decoders.num * self.width
         left = seq.known_tokens - seq.computed_tokens
         tokens = min(left, room)
         if self.cache.moving_groups:
@@ -209,8 +300,9 @@ class Core:
 
     def _end_step(self) -> None:
         """Let go who has ended with the last step; until then, arrivals during it are not seen."""
-        if self.decoders.may_end(self.count.done):
-            ended = self.decoders.ending(self.count.done)
+        done = self.count.done
+        if self.decoders.first_end <= done:
+            ended = self.decoders.ending(done)
             if ended:
                 self._take_arrivals(self.clock.before_s)
                 for seq in ended:
@@ -222,6 +314,12 @@ class Core:
 
     def _step(self) -> None:
         """Plan a step, let its time pass, hand out its tokens."""
+        step = self._plan()
+        self._pass_time(step)
+        self._complete(step)
+
+    def _plan(self) -> int:
+        """Decide who computes what in the next step; its number."""
         count, decoders = self.count, self.decoders
         step = count.done + 1
         self.planned_steps += 1
@@ -236,15 +334,19 @@ class Core:
                                   f"and {len(self.running)} running requests")
         if self.preempted or admitted:
             self._note_state()
-        self._pass_time(step)
-        count.done, count.cursor = step, -1
+        return step
+
+    def _complete(self, step: int) -> None:
+        """Hand out the tokens of a step whose time has passed."""
+        self._note_step()
+        self.count.done, self.count.cursor = step, -1
         self._hand_out(step)
         self._end_step()
 
     def _schedule_running(self, step: int) -> None:
         """Running requests first, in order; only those that take or return blocks are looked at."""
         decoders = self.decoders
-        self.room_tokens = self.config.max_num_batched_tokens - decoders.num
+        self.room_tokens = self.config.max_num_batched_tokens - decoders.num * self.width
         if self.is_listed or self.late or self.room_tokens < 0:
             self._walk_listed(step)
             return
@@ -268,7 +370,7 @@ class Core:
         """`_walk` over everybody that may take or return blocks, or that comes after a prefill."""
         if self.room_tokens < 0:
             self.late = [seq for seq in self.running.values() if seq.decoding]
-        self.room_tokens += len(self.late)
+        self.room_tokens += len(self.late) * self.width
         due = self.decoders.due(step, self.names_decode_states)
         fresh, self.fresh = self.fresh, []
         if due or fresh or self.prefills or self.late:
@@ -289,8 +391,8 @@ class Core:
                 self._schedule_chunk(seq)
             elif seq not in late:
                 self._schedule_decode(seq, step)
-            elif self.room_tokens > 0:
-                self.room_tokens -= 1
+            elif self.room_tokens >= self.width:
+                self.room_tokens -= self.width
                 self._schedule_decode(seq, step)
             else:
                 self._starve(seq)
@@ -332,6 +434,7 @@ class Core:
         """A decoding sequence for which no budget is left in this step: everything comes a step later."""
         done, finish_step = self.count.done, seq.finish_step + 1
         self._settle(seq)
+        self.overdue.setdefault(seq.row, self.token_s)
         computed = seq.base_tokens + done
         self.decoders.remove(seq)
         self.decoders.add(seq, computed - 1, done, finish_step)
@@ -355,13 +458,15 @@ class Core:
     def _preempt(self, victim: Sequence) -> None:
         """Back to the queue without its blocks; what this step had planned for it is planned no more."""
         self.preempted, self.blocked, self.need_blocks = True, False, 0
+        self.num_preemptions += 1
         del self.running[victim.order]
         victim.running = False
         self._release(victim, False)
         if victim.decoding:
+            self.paused[victim.row] = self.overdue.pop(victim.row, self.token_s)
             is_late = victim in self.late
-            self.room_tokens += not is_late or victim.order < self.count.cursor
-            victim.generated_tokens = victim.base_tokens + self.count.done - victim.prompt_tokens + 1
+            self.room_tokens += self.width * (not is_late or victim.order <= self.count.cursor)
+            victim.generated_tokens = victim.base_tokens + self.count.given - victim.prompt_tokens + 1
             self.decoders.remove(victim)
             if is_late:
                 self.late.remove(victim)
@@ -442,24 +547,18 @@ class Core:
             aligned = end // block * block
             if aligned > start or block <= self.config.max_num_batched_tokens:
                 end = aligned
-        clipped, junction = end, seq.junction_tokens
-        stops = [(seq.known_tokens - 1) // block * block]
-        if start % block:
-            stops.append((start // block + 1) * block)
-        if start < junction < end:
-            stops.append(start + (junction - start) // block * block)
-        for stop in stops:
-            if start < stop < clipped:
-                clipped = stop
-        return max(clipped - start, 0)
+        for stop in (((seq.known_tokens - 1) // block - self.dropped_blocks) * block, seq.junction_tokens):
+            if start < stop < end:
+                end = stop
+        return max(end - start, 0)
 
     def _pass_time(self, step: int) -> None:
         """Advance the clock by the step, from its sums."""
-        decoders = self.decoders
-        num, context = decoders.num, decoders.sum_base_tokens + decoders.num * step
+        decoders, end = self.decoders, self.count.end_of(step)
+        num, context = decoders.num, decoders.sum_base_tokens + decoders.num * end
         for seq in self.starved:
             num -= 1
-            context -= seq.base_tokens + step
+            context -= seq.base_tokens + end
         prefill = chunks = pairs = chunk_context = 0
         for seq, tokens in self.chunks:
             end = seq.computed_tokens
@@ -473,7 +572,33 @@ class Core:
                 chunk_context += end
         self.prefill_tokens += prefill
         self.decode_tokens += num
+        self.made = prefill, chunks, pairs, chunk_context, num, context
         self.clock.step((prefill, chunks, pairs, chunk_context, num), context)
+
+    def _note_step(self) -> None:
+        """Log the step whose time has passed, and the gaps before the tokens of those that decoded before it."""
+        clock, gaps = self.clock, self.decoders.num
+        now_s = clock.now_s
+        if self.starved or self.overdue:
+            gaps -= len(self.starved) + self._note_overdue()
+        self.log.note((now_s, now_s - self.token_s, clock.last_s, 1, gaps, *self.made))
+        self.token_s = now_s
+
+    def _note_overdue(self) -> int:
+        """Log the gaps of those that got nothing in the step before, but did in this one; how many."""
+        still = {seq.row for seq in self.starved}
+        served = [row for row in self.overdue if row not in still]
+        for row in served:
+            self.log.note_gap(self.clock.now_s, self.clock.now_s - self.overdue.pop(row))
+        return len(served)
+
+    def _note_jump(self, steps: int) -> None:
+        """Log decode steps whose time has passed, before they are counted as done."""
+        now_s, decoders = self.clock.now_s, self.decoders
+        num = decoders.num
+        context = steps * (decoders.sum_base_tokens + num * self.count.done) + num * (steps * (steps + 1) // 2)
+        self.log.note((now_s, now_s - self.token_s, self.clock.last_s, steps, num, 0, 0, 0, 0, num, context))
+        self.token_s = now_s
 
     def _hand_out(self, step: int) -> None:
         """A token for everybody whose known tokens are all computed: from now on they decode."""
@@ -486,7 +611,9 @@ class Core:
             decoding.append(seq)
             if not seq.generated_tokens:
                 self.columns.first_token_s[seq.row] = self.clock.now_s
-            last_step = step + seq.output_tokens - seq.generated_tokens - 1
+            else:
+                self.log.note_gap(self.clock.now_s, self.clock.now_s - self.paused.pop(seq.row))
+            last_step = self.count.after(step, seq.output_tokens - seq.generated_tokens - 1)
             self.decoders.add(seq, seq.known_tokens, step, last_step)
         if self.prefills:
             partial = [seq for seq in self.prefills if not seq.decoding and seq not in partial] + partial
@@ -539,16 +666,42 @@ class Core:
                                               pool.num_free - pool.num_nameless))
 
     def _result(self) -> EngineRun:
+        totals, timeline = self.close()
+        records = self.columns.records(self.arrivals.arrival_s)
+        check_times(records)
+        self._check_tokens(records)
+        return EngineRun(records, totals, timeline)
+
+    @property
+    def now_s(self) -> float:
+        """Time [s] after the last step."""
+        return self.clock.now_s
+
+    def cached_blocks(self, row: int) -> tuple[int, int]:
+        """Leading blocks of a prompt that are in the pool now, and those behind them in lower tiers."""
+        return self.cache.cached_blocks(self.trie.path(row), self._limit_blocks(row)), 0
+
+    def _limit_blocks(self, row: int) -> int:
+        """Blocks that a lookup of a prompt can find at most."""
+        return (self.prompt_tokens[row] - 1) // self.config.block_tokens
+
+    def num_states(self) -> int:
+        """Change points noted so far."""
+        return len(self.timeline)
+
+    def state(self, k: int) -> tuple[float, int, int]:
+        """Time, running requests and used blocks at change point `k`."""
+        return self.timeline.row(k)
+
+    def close(self) -> tuple[RunTotals, Timeline]:
+        """Write down what requests have got that are not over; totals and timeline."""
         for seq in self.running.values():
-            done = seq.base_tokens + self.count.done - seq.prompt_tokens + 1
+            done = seq.base_tokens + self.count.given - seq.prompt_tokens + 1
             self.columns.output_tokens[seq.row] = done if seq.decoding else seq.generated_tokens
         for seq in self.waiting.preempted():
             self.columns.output_tokens[seq.row] = seq.generated_tokens
         self._check_blocks()
-        records = self.columns.records(self.arrivals.arrival_s)
-        check_times(records)
-        self._check_tokens(records)
-        return EngineRun(records, self._totals(), self.timeline.timeline())
+        return self._totals(), self.timeline.timeline()
 
     def _check_blocks(self) -> None:
         """Blocks must add up."""
@@ -574,7 +727,15 @@ class Core:
         return RunTotals(
             steps=self.count.done, prefill_tokens_computed=self.prefill_tokens, decode_tokens=self.decode_tokens,
             prompt_tokens_queried=self.queried_tokens, prompt_tokens_hit=self.hit_tokens,
-            preemptions=sum(self.columns.preemptions), makespan_s=self.clock.now_s, busy_s=self.clock.busy_s,
-            counters=counters)
+            preemptions=self.num_preemptions, makespan_s=self.clock.now_s, busy_s=self.clock.busy_s,
+            counters=counters, step_sums=self.log.sums())
 
 
+def _refusable(requests: Requests, config: EngineConfig) -> set[int]:
+    """Rows that can never be served: the more tokens, the more reasons."""
+    total_tokens = requests.prompt_tokens + requests.output_tokens
+    longest = int(total_tokens.max(initial=1))
+    if not refusal_of(config, longest):
+        return set()
+    first = bisect_left(range(longest), True, key=lambda tokens: bool(refusal_of(config, tokens)))
+    return set(np.flatnonzero(total_tokens >= first).tolist())

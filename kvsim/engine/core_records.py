@@ -7,13 +7,17 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Sized
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from kvsim.cache.content_trie import ContentTrie, build_trie
 from kvsim.engine.core_sequence import Sequence
 from kvsim.engine.types import UNFINISHED, RunRecords, Timeline
-from kvsim.workload.requests import Requests
+from kvsim.workload.admission import SessionGate
+from kvsim.workload.arrivals import Arrivals
+from kvsim.workload.requests import Requests, Workload
 
 Rank = tuple[int, float, str, int]
 """(priority, arrival time, name, row): who goes first under the priority policy."""
@@ -21,6 +25,31 @@ Rank = tuple[int, float, str, int]
 
 RECENT = 1 << 16
 """Numbers of the timeline kept in a list, which grows faster than an array."""
+
+
+class Incoming(Protocol):
+    """Requests as an engine sees them come: from `kvsim.workload.arrivals.Arrivals`, or handed over one by one."""
+
+    arrival_s: list[float]
+    num_left: int
+    until_s: float
+    clock_start_s: float
+
+    def next_s(self) -> float:
+        """Time of the next one that is known of; inf without any."""
+        ...
+
+    def pop_until(self, now_s: float) -> list[int]:
+        """Those that have come by `now_s`."""
+        ...
+
+    def wake_s(self, now_s: float) -> float:
+        """When the next one comes, if nothing else happens until then."""
+        ...
+
+    def finish(self, i: int, now_s: float) -> None:
+        """One has ended, or was refused."""
+        ...
 
 
 class Waiting(Protocol):
@@ -147,6 +176,37 @@ class Columns:
             status=np.array(self.status, np.int64), refusals=self.refusals)
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one replica of several gets: its own requests, and what all of them use together.
+
+    Attributes
+    ----------
+    incoming : Incoming
+        Requests of this replica.
+    columns : Columns
+        Where all replicas write.
+    trie : ContentTrie
+        Content of all requests, in blocks of this replica's size.
+    prompt_tokens, output_tokens, priority : list of int
+        Of all requests.
+    """
+
+    incoming: Incoming
+    columns: Columns
+    trie: ContentTrie
+    prompt_tokens: list[int]
+    output_tokens: list[int]
+    priority: list[int]
+
+
+def whole_share(workload: Workload, block_tokens: int, gate: SessionGate | None = None) -> Share:
+    """The share of a replica that is alone."""
+    requests = workload.requests
+    return Share(Arrivals(workload, gate), Columns(requests), build_trie(requests, block_tokens),
+                 requests.prompt_tokens.tolist(), requests.output_tokens.tolist(), requests.priority.tolist())
+
+
 class TimelineColumns:
     """Change points in columns; one row an instant."""
 
@@ -168,6 +228,15 @@ class TimelineColumns:
         recent += counts
         self._time_s.append(time_s)
         self._last_s = time_s
+
+    def __len__(self) -> int:
+        return len(self._time_s)
+
+    def row(self, k: int) -> tuple[float, int, int]:
+        """Time, running requests and used blocks of row `k`."""
+        at, flushed = 4 * k, len(self._counts)
+        source, at = (self._counts, at) if at < flushed else (self._recent, at - flushed)
+        return self._time_s[k], source[at], source[at + 2]
 
     def timeline(self) -> Timeline:
         """The columns as arrays."""

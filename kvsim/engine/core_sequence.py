@@ -49,6 +49,23 @@ class StepCount:
     done: int = 0
     cursor: int = -1
 
+    @property
+    def given(self) -> int:
+        """Tokens that a sequence which decoded in all steps so far has got."""
+        return self.done
+
+    def given_in(self, steps: int) -> int:
+        """Tokens that it gets in the next `steps` steps."""
+        return steps
+
+    def end_of(self, step: int) -> int:
+        """What its ``base_tokens`` lack to what its last query in `step` attends to."""
+        return step
+
+    def after(self, step: int, tokens: int) -> int:
+        """The step with which a sequence has `tokens` more than after `step`."""
+        return step + tokens
+
     def computed_tokens(self, seq: Sequence) -> int:
         """Tokens of a request that are computed or scheduled by now."""
         if seq.decoding:
@@ -90,6 +107,7 @@ class SequenceCache:
         self._trie, self._count = trie, count
         self._indexes = [RunIndex(self.pool) for _ in range(self.num_groups)]
         self._checkpoints = CheckpointIndex(self.pool, self.moving_groups)
+        self._is_alone = self.num_groups == 1 and not self.moving_groups
         self._open: dict[int, list[Sequence]] = {}
         self._written: set[tuple[int, int]] = set()
 
@@ -108,10 +126,20 @@ class SequenceCache:
             unsettled = self._unsettled(seq)
             if unsettled:
                 self._settle(unsettled)
-        if self.num_groups == 1 and not self.moving_groups:
+        if self._is_alone:
             found, length = self._indexes[0].leading(seq.path, limit)
             return length, [found], [], sum([end - run.lo for run, end in found if run.refs])
         return self._lookup_groups(seq, limit)
+
+    def cached_blocks(self, path: Path, limit: int) -> int:
+        """Length of the cached prefix of a path, at most `limit` blocks, as somebody outside sees it."""
+        if not self._caching:
+            return 0
+        unsettled = [chain for chain, _ in path if chain in self._open]
+        if unsettled:
+            self._settle(unsettled)
+        length = min([index.leading(path, limit)[1] for index in self._indexes])
+        return self._checkpoints.last(path, length)[0] if self.moving_groups and length else length
 
     def need_blocks(self, seq: Sequence, hit: Hit) -> int:
         """Blocks that must be free so that everything known of the sequence fits beside the hit."""
@@ -137,7 +165,10 @@ class SequenceCache:
     def admit(self, seq: Sequence, hit: Hit, end_tokens: int) -> None:
         """Start a sequence on a hit, with blocks up to `end_tokens`."""
         length, groups, states, _ = hit
-        seq.held = [index.hold(found) for index, found in zip(self._indexes, groups, strict=True)]
+        if length:
+            seq.held = [index.hold(found) for index, found in zip(self._indexes, groups, strict=True)]
+        else:
+            seq.held = groups
         seq.tail, seq.computed_tokens = length, end_tokens
         if states:
             self._checkpoints.hold(states)
@@ -202,6 +233,13 @@ class SequenceCache:
         if not self._caching:
             self.pool.give_nameless((full + (part > 0)) * self.num_groups + self._resident)
             return
+        if is_final and self._is_alone and len(seq.path) == 1 and not seq.held[0] and full:
+            chain = seq.path[0][0]
+            if self._trie.users[chain] == 1 and not self._indexes[0].knows(chain):
+                self._indexes[0].drop(chain, 0, full)
+                if part:
+                    self.pool.give_nameless(1)
+                return
         if seq.opened:
             self._settle_shared(seq)
             self._close_chains(seq)
@@ -226,7 +264,7 @@ class SequenceCache:
             length, states = self._checkpoints.last(seq.path, length) if length else (0, states)
             if length < first:
                 seq.junction_tokens = first * self._block_tokens
-        found = [_clipped(runs, length) for runs, _ in leading]
+        found = [clipped(runs, length) for runs, _ in leading]
         return length, found, states, sum([end - run.lo for runs in found for run, end in runs if run.refs])
 
     def _keeps(self, seq: Sequence, end_tokens: int) -> bool:
@@ -234,8 +272,11 @@ class SequenceCache:
         interval = self._interval_tokens
         if interval is None or (interval and end_tokens % interval == 0):
             return True
-        last_resumable = (seq.prompt_tokens - 1) // self._block_tokens * self._block_tokens
-        return end_tokens in (last_resumable, seq.junction_tokens)
+        return end_tokens in (self._last_resumable(seq), seq.junction_tokens)
+
+    def _last_resumable(self, seq: Sequence) -> int:
+        """Where the last checkpoint of a prompt lies [tokens]."""
+        return (seq.prompt_tokens - 1) // self._block_tokens * self._block_tokens
 
     def _release_states(self, states: list[tuple[int, list[Run] | None]]) -> None:
         """Group after group, the last position first."""
@@ -329,7 +370,7 @@ def _pace(seq: Sequence) -> tuple[bool, int, int]:
     return (not seq.decoding, -seq.base_tokens if seq.decoding else 0, seq.order)
 
 
-def _clipped(runs: Held, length: int) -> Held:
+def clipped(runs: Held, length: int) -> Held:
     """The part of a hit within the first `length` blocks."""
     if not runs or runs[-1][1] <= length:
         return runs

@@ -10,14 +10,18 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from kvsim.cache.content_trie import Path
+from kvsim.cache.eviction.base import Future
+from kvsim.cache.eviction.future import ChainFuture
 from kvsim.cache.tiers.writers import Computed, StepView
 from kvsim.engine.core_decoders import Decoders
 from kvsim.engine.core_loop import Core
-from kvsim.engine.core_records import FcfsWaiting, PriorityWaiting, Waiting
+from kvsim.engine.core_records import FcfsWaiting, PriorityWaiting, Share, Waiting
 from kvsim.engine.core_sequence import LAST, Sequence
 from kvsim.engine.kv_cache import Hit, Holding, KvCache
-from kvsim.engine.reference import check_churn, check_progress, pool_shape, tier_stack
-from kvsim.engine.types import EngineConfig, EngineRun, Progress, RunRecords, RunTotals
+from kvsim.engine.policies import admission_order, knows_future, policy_of, without_policy
+from kvsim.engine.reference import check_churn, check_progress, has_tiers, pool_shape, tier_stack
+from kvsim.engine.types import EngineConfig, Progress, RunRecords, RunTotals, Timeline
 from kvsim.errors import SimulationError
 from kvsim.steptime.base import StepTimeModel
 from kvsim.workload.requests import Workload
@@ -46,9 +50,10 @@ class TieredCore(Core):
     """
 
     def __init__(self, workload: Workload, config: EngineConfig, step_time: StepTimeModel,
-                 progress: Progress | None) -> None:
-        super().__init__(workload, config, step_time, progress)
-        self.kv = KvCache(config)
+                 progress: Progress | None, share: Share | None = None) -> None:
+        super().__init__(workload, config, step_time, progress, share)
+        self.eviction = policy_of(config, self.requests, step_time, lambda: self.clock.now_s, self._future(step_time))
+        self.kv = KvCache(config, self.eviction)
         self.tiers = tier_stack(config, self.kv)
         self.is_listed = self.names_decode_states = True
         self.decoders = Decoders(config.block_tokens, True)
@@ -63,6 +68,8 @@ class TieredCore(Core):
         self.num_ready = self.scan_steps = self.idle_stores = self.churn = 0
         self.restless = self.is_short = self.changed = False
         self.stalled_s = self.load_wait_s = 0.0
+        self.late_tokens = 0
+        self.stuck_until_s = math.nan
         self.idle_tokens = {"idle_queried_tokens": 0, "idle_hit_tokens": 0, "idle_external_hit_tokens": 0}
         levels = self.tiers.levels
         self.is_lazy = any(level.config.write == "lazy" for level in levels)
@@ -70,24 +77,51 @@ class TieredCore(Core):
         self.is_weighing = any(level.config.load_rule == "break-even" for level in levels)
         self.offline_s = sorted({level.config.offline_from_s for level in levels} - {math.inf}, reverse=True)
 
-    def run(self) -> EngineRun:
-        """Go from event to event until nothing is left or the time is up."""
+    def _future(self, step_time: StepTimeModel) -> Future | None:
+        """What will be asked, where the eviction policy may know it."""
+        if not knows_future(self.config, self.is_fed):
+            return None
+        plain = without_policy(self.config)
+        kind = TieredCore if has_tiers(plain) else Core
+        order = admission_order(kind(self.workload, plain, step_time, None).run())
+        return ChainFuture(((row, self._prompt_path(row)) for row in order), KEYS_PER_CHAIN)
+
+    def _prompt_path(self, row: int) -> list[tuple[int, int]]:
+        """Chains of a prompt's full blocks, each with the block at which it leaves."""
+        length = self.prompt_tokens[row] // self.config.block_tokens
+        return [(chain, min(end, length)) for chain, end in self.trie.path(row)
+                if self.trie.start_block[chain] < length]
+
+    def advance(self, sure_s: float) -> float:
+        """Go on as far as it is certain what happens; see `Core.advance`."""
         arrivals, clock = self.arrivals, self.clock
+        self.sure_s = sure_s
         while clock.now_s < arrivals.until_s:
+            if not math.isnan(self.stuck_until_s):
+                wake_s = min(arrivals.next_s(), self.stuck_until_s)
+                if wake_s > self.sure_s or math.isinf(wake_s):
+                    return wake_s
+                if not self._wake(wake_s):
+                    break
+                continue
+            if clock.now_s > self.sure_s:
+                return clock.now_s
             if arrivals.next_s() <= clock.now_s:
                 self._take_arrivals(clock.now_s)
             steps = self._quiet_steps()
             if steps:
-                self._jump_over(steps)
+                if not self._jump_over(steps):
+                    return self.held_s
             elif self.running or self.queue or self.loading.items:
-                if not self._plan_step():
-                    break
+                self._plan_step()
             else:
                 wake_s = arrivals.wake_s(clock.now_s)
                 if wake_s >= arrivals.until_s:
                     break
+                if wake_s > self.sure_s:
+                    return wake_s
                 clock.sleep(wake_s)
-        return self._result()
+        return math.inf
 
     def _may_admit(self) -> bool:
         """Whether the head of the queue is worth a look in the next step."""
@@ -103,25 +137,38 @@ class TieredCore(Core):
     def _quiet_steps(self) -> int:
         """Steps in which only decoding goes on and no block is begun, filled or released."""
         decoders, done = self.decoders, self.count.done
-        if (not decoders.num or self.restless or self.fresh or self.prefills or self.late or self._may_admit()
-                or decoders.num > self.config.max_num_batched_tokens):
+        self._notice_time()
+        if (not decoders.num or self.restless or self.overdue or self.fresh or self.prefills or self.late
+                or self._may_admit() or decoders.num > self.config.max_num_batched_tokens):
             return 0
         return min(decoders.next_end() - done, decoders.num_quiet(done, True))
 
-    def _jump_over(self, steps: int) -> None:
-        """Make up to `steps` quiet steps, no further than to the next event from outside."""
-        decoders, count, clock = self.decoders, self.count, self.clock
+    def _jump_over(self, steps: int) -> bool:
+        """Make up to `steps` quiet steps, no further than to the next event from outside; False as in `_jump`."""
+        decoders, count = self.decoders, self.count
         bound_s = min(self.arrivals.until_s, self.tiers.next_s(), self._offline_s())
         if self._arrivals_matter():
             bound_s = min(bound_s, self.arrivals.next_s())
-        context = decoders.sum_base_tokens + decoders.num * (count.done + 1)
-        made = clock.decode(steps, decoders.num, context, bound_s)
+        if self.eviction is not None and self.blocked:
+            bound_s = min(bound_s, self.eviction.next_s())
+        made = self._decode(steps, bound_s)
+        if not made:
+            return False
+        self._note_jump(made)
         self.jumps += 1
         self.churn = 0
         self.decode_tokens += decoders.num * made
         count.done += made
         self._end_step()
         self._take_transfers()
+        if self.eviction is not None and self.eviction.next_s() <= self.clock.now_s:
+            self.blocked = False
+        return True
+
+    def _notice_time(self) -> None:
+        """What the eviction policy lets go in time may make room for the head of the queue."""
+        if self.eviction is not None and self.eviction.next_s() <= self.clock.now_s:
+            self.blocked = False
 
     def _offline_s(self) -> float:
         """When the next tier goes offline; a head of the queue that its contents blocked may go on then."""
@@ -130,8 +177,8 @@ class TieredCore(Core):
             self.blocked = False
         return self.offline_s[-1] if self.offline_s else math.inf
 
-    def _plan_step(self) -> bool:
-        """Plan a step, let its time pass, hand out its tokens; False when the time is up before that."""
+    def _plan_step(self) -> None:
+        """Plan a step, let its time pass, hand out its tokens; or note that nothing can be computed."""
         count, step = self.count, self.count.done + 1
         self.planned_steps += 1
         self.kv.begin_step()
@@ -147,15 +194,23 @@ class TieredCore(Core):
         self._plan_transfers()
         if not self.chunks and self.decoders.num == len(self.starved):
             count.cursor = -1
-            return self._wait()
+            self._wait()
+            return
         self._pass_time(step)
+        self._wait_for_streams(self.tiers.take_due_s())
+        self._note_step()
         count.done, count.cursor = step, -1
         self.idle_stores = 0
         self._rest(self.tiers.issue_stores(self.clock.now_s))
         self._hand_out(step)
         self._end_step()
         self._take_transfers()
-        return True
+
+    def _wait_for_streams(self, due_s: float) -> None:
+        """The step is not over before the loads that came layer by layer in it."""
+        if due_s > self.clock.now_s:
+            self.stalled_s += due_s - self.clock.now_s
+            self.clock.sleep(due_s)
 
     def _rest(self, has_stores: bool) -> None:
         """Whether writers have come to rest: lazy ones when their walk has gone through all free blocks once."""
@@ -244,11 +299,15 @@ class TieredCore(Core):
     def _sequence(self, row: int) -> Sequence:
         """A request as it is when it comes to the head of the queue for the first time."""
         seq = super()._sequence(row)
-        keys: list[int] = []
-        for chain, end in seq.path:
-            keys += range(chain * KEYS_PER_CHAIN + len(keys), chain * KEYS_PER_CHAIN + end)
-        seq.holding = Holding(keys, seq.prompt_tokens)
+        seq.holding = Holding(_keys(seq.path), seq.prompt_tokens, row=row)
         return seq
+
+    def cached_blocks(self, row: int) -> tuple[int, int]:
+        """Leading blocks of a prompt that are in the pool now, and those behind them in lower tiers."""
+        keys = _keys(self.trie.path(row))[:self._limit_blocks(row)]
+        found = self.kv.lookup(Holding(keys, self.prompt_tokens[row], row=row), self.prompt_tokens[row] - 1)
+        at = found.tokens // self.config.block_tokens
+        return at, self.tiers.num_leading(keys[at:])
 
     def _try(self, seq: Sequence) -> bool:
         """Start a request, or the load of what lower tiers have of it; False if it does not fit."""
@@ -263,7 +322,8 @@ class TieredCore(Core):
         keys = seq.holding.keys[hit.tokens // block:(seq.known_tokens - 1) // block]
         external_tokens = block * self.tiers.match(seq.row, keys, now_s)
         if external_tokens:
-            return self._start_load(seq, hit, external_tokens)
+            starts = self._start_streaming if self.tiers.streams(seq.row) else self._start_load
+            return starts(seq, hit, external_tokens)
         tokens = self._chunk_tokens(seq, hit.tokens)
         if tokens <= 0:
             self.blocked = not self.chunks
@@ -288,6 +348,22 @@ class TieredCore(Core):
         self.unready.add(seq)
         self.ways[seq.row], self.load_start_s[seq.row] = seq, self.clock.now_s
         self.loads.append(seq)
+        return True
+
+    def _start_streaming(self, seq: Sequence, hit: Hit, external_tokens: int) -> bool:
+        """Start a request behind a load that comes layer by layer."""
+        loaded_tokens = hit.tokens + external_tokens
+        tokens = self._chunk_tokens(seq, loaded_tokens)
+        if tokens <= 0:
+            self.blocked = not self.chunks
+            return False
+        if not self.kv.stream(seq.holding, hit, seq.known_tokens, loaded_tokens, loaded_tokens + tokens):
+            self.blocked = True
+            return False
+        tables = [table.blocks for table in seq.holding.tables]
+        self.tiers.start_load(seq.row, hit.tokens // self.config.block_tokens, tables, self._is_first(seq))
+        self._note_admission(seq, hit.tokens, external_tokens)
+        self._start(seq, loaded_tokens, tokens)
         return True
 
     def _resume(self, seq: Sequence) -> bool:
@@ -330,6 +406,7 @@ class TieredCore(Core):
             columns.admitted_s[seq.row] = self.clock.now_s
             columns.cached_tokens[seq.row] = cached_tokens
             columns.external_tokens[seq.row] = external_tokens
+            self.late_tokens += self.tiers.num_late * self.config.block_tokens
             self.queried_tokens += seq.known_tokens
             self.hit_tokens += cached_tokens
         else:
@@ -338,6 +415,8 @@ class TieredCore(Core):
 
     def _plan_transfers(self) -> None:
         """Start the loads of a step, choose its stores."""
+        if not self.tiers.levels:
+            return
         self.changed |= bool(self.scheduled or self.admitted or self.loads or self.preempted)
         order = [self._computed(seq, start, True) for seq, start in self.admitted if self._is_first(seq)]
         order += [self._computed(seq, computed) for seq, computed in self._going_on()]
@@ -363,19 +442,24 @@ class TieredCore(Core):
         states = [table[positions - 1] for table in tables[num_attention:] if is_admitted and positions - 1 in table]
         return Computed(seq.row, positions, seq.prompt_tokens // block, tables[:num_attention], states)
 
-    def _wait(self) -> bool:
-        """Nothing can be computed: wait for a transfer or an arrival; False when none comes before the time is up."""
+    def _wait(self) -> None:
+        """Nothing can be computed: wait for a transfer or an arrival."""
         clock, tiers = self.clock, self.tiers
         self.idle_stores = self.idle_stores + 1 if tiers.issue_stores(clock.now_s) else 0
         num_waiting = len(self.queue) + len(self.loading.items)
         check_progress(self.config, self.idle_stores, clock.now_s, num_waiting)
         wake_s = min(self.arrivals.next_s(), tiers.next_s())
         if math.isinf(wake_s) and self.preempted:
-            return True  # nobody was admitted for that reason alone: plan again
-        if math.isinf(wake_s):
+            return  # nobody was admitted for that reason alone: plan again
+        if math.isinf(wake_s) and not self.is_fed:
             raise SimulationError(f"nothing can be scheduled at {clock.now_s} s with {num_waiting} waiting or loading "
                                   f"and {len(self.running)} running requests")
         self._forget_statistics()
+        self.stuck_until_s = tiers.next_s()
+
+    def _wake(self, wake_s: float) -> bool:
+        """A transfer or an arrival ends the wait; False when none comes before the time is up."""
+        clock, self.stuck_until_s = self.clock, math.nan
         if wake_s >= self.arrivals.until_s:
             return False
         self.stalled_s += max(wake_s - clock.now_s, 0.0)
@@ -416,15 +500,22 @@ class TieredCore(Core):
     def _finish(self, seq: Sequence) -> None:
         """The last token is out."""
         computed = seq.base_tokens + self.count.done
-        self.kv.shed(seq.holding, computed)
-        self.tiers.finish(self._computed(seq, computed), self.clock.now_s)
-        self.restless = self.changed = True
+        if self.tiers.levels:
+            self.kv.shed(seq.holding, computed)
+            self.tiers.finish(self._computed(seq, computed), self.clock.now_s)
+            self.restless = self.changed = True
         super()._finish(seq)
 
     def _release(self, seq: Sequence, is_final: bool) -> None:
         """Give a sequence's blocks back."""
-        del is_final
-        self.kv.release(seq.holding)
+        self.kv.release(seq.holding, is_final)
+
+    def _leave(self, row: int, time_s: float) -> None:
+        """Tell the arrivals, the eviction policy and the progress bar that a request is over."""
+        super()._leave(row, time_s)
+        if self.eviction is not None:
+            self.eviction.ended(row)
+            self.blocked = False
 
     def _settle(self, seq: Sequence) -> None:
         """Blocks are named in the step that fills them: nothing is behind."""
@@ -432,16 +523,19 @@ class TieredCore(Core):
     def _note_state(self) -> None:
         """A row of the timeline."""
         pool = self.kv.pool
+        pool.expire()
         pool.check()
         self.timeline.note(self.clock.now_s, (len(self.running), len(self.queue), pool.num_used, pool.num_cached))
 
-    def _result(self) -> EngineRun:
+    def close(self) -> tuple[RunTotals, Timeline]:
+        """Write down what requests have got that are not over; totals and timeline."""
         for seq in self.loading.preempted():
             self.columns.output_tokens[seq.row] = seq.generated_tokens
-        return super()._result()
+        return super().close()
 
     def _check_blocks(self) -> None:
         """Blocks must add up."""
+        self.kv.pool.expire()
         self.kv.pool.check_all()
 
     def _check_tokens(self, records: RunRecords) -> None:
@@ -451,6 +545,16 @@ class TieredCore(Core):
 
     def _totals(self) -> RunTotals:
         totals = super()._totals()
-        counters = totals.counters | self.idle_tokens | {"evicted_blocks": self.kv.pool.num_evicted}
+        counters = totals.counters | {"evicted_blocks": self.kv.pool.num_evicted}
+        if self.tiers.levels:
+            counters |= self.idle_tokens | {"late_tokens": self.late_tokens}
         return dataclasses.replace(totals, counters=counters, tiers=self.tiers.totals(), stalled_s=self.stalled_s,
                                    load_wait_s=self.load_wait_s)
+
+
+def _keys(path: Path) -> list[int]:
+    """Prefix keys of the blocks of a path."""
+    keys: list[int] = []
+    for chain, end in path:
+        keys += range(chain * KEYS_PER_CHAIN + len(keys), chain * KEYS_PER_CHAIN + end)
+    return keys

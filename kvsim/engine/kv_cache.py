@@ -8,10 +8,12 @@ prefixes can be resumed there. docs/engine_rules.md has the rules in words.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from kvsim.cache.blocks import BlockPool, Name, find_prefix
+from kvsim.cache.eviction.base import Eviction, Release
 from kvsim.engine.types import EngineConfig
 
 
@@ -43,6 +45,10 @@ class Holding:
         Leading positions already offered to the prefix cache.
     junction_tokens : int
         Where the last lookup saw a shared prefix without a checkpoint end [tokens]; 0 = none.
+    row : int
+        Which request it is, for the eviction policy.
+    spare : list of int
+        State blocks for the drafts of a step, one a draft token and state group.
     """
 
     keys: list[int]
@@ -50,6 +56,8 @@ class Holding:
     tables: list[Table] = field(default_factory=list[Table])
     num_named: int = 0
     junction_tokens: int = 0
+    row: int = -1
+    spare: list[int] = field(default_factory=list[int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +108,14 @@ class AttentionGroup:
 
 
 class StateGroup:
-    """Constant state with checkpoints: one new block whenever the last position changes."""
+    """Constant state with checkpoints: one new block whenever the last position changes.
 
-    def __init__(self, index: int, block_tokens: int, retention_interval_tokens: int | None) -> None:
-        self.index = index
+    `drops_block`: hits lose a block of attention to drafts, so that the last checkpoint of a prompt lies one earlier.
+    """
+
+    def __init__(self, index: int, block_tokens: int, retention_interval_tokens: int | None,
+                 drops_block: bool = False) -> None:
+        self.index, self._drops_block = index, drops_block
         self._block_tokens = block_tokens
         self._interval_tokens = retention_interval_tokens
 
@@ -121,7 +133,7 @@ class StateGroup:
         interval = self._interval_tokens
         if interval is None or (interval and end_tokens % interval == 0):
             return True
-        last_resumable = (holding.prompt_tokens - 1) // self._block_tokens * self._block_tokens
+        last_resumable = ((holding.prompt_tokens - 1) // self._block_tokens - self._drops_block) * self._block_tokens
         return end_tokens in (last_resumable, holding.junction_tokens)
 
 
@@ -153,6 +165,8 @@ class KvCache:
     ----------
     config : EngineConfig
         Pool, block and group settings.
+    eviction : Eviction, optional
+        Which cached block is lost first; LRU by default.
 
     Attributes
     ----------
@@ -169,15 +183,21 @@ class KvCache:
     (3, 32)
     """
 
-    def __init__(self, config: EngineConfig) -> None:
-        self.pool = BlockPool(config.num_blocks)
+    def __init__(self, config: EngineConfig, eviction: Eviction | None = None) -> None:
+        self.pool = BlockPool(config.num_blocks, eviction)
+        self._eviction = eviction or Eviction()
         self._block_tokens = config.block_tokens
         self._caching = config.prefix_caching
         self._num_attention = 1 + config.extra_attention_groups
         indices = range(self._num_attention, self._num_attention + config.state_groups)
-        self._states = [StateGroup(g, config.block_tokens, config.retention_interval_tokens) for g in indices]
+        drafting = config.drafting
+        self._drops_block = drafting is not None and drafting.drops_block
+        self._states = [StateGroup(g, config.block_tokens, config.retention_interval_tokens, self._drops_block)
+                        for g in indices]
         states: list[Group] = ([*self._states] if config.prefix_caching else [ResidentStateGroup(g) for g in indices])
         self._groups: list[Group] = [*(AttentionGroup(g) for g in range(self._num_attention)), *states]
+        self._ahead_tokens = drafting.ahead_tokens if drafting else 0
+        self._num_spare = drafting.tokens * config.state_groups if drafting else 0
         self._made_this_step: set[Name] = set()
         self._checkpoints: list[tuple[int, Holding, int]] = []
 
@@ -185,6 +205,7 @@ class KvCache:
         """Checkpoints named until now can be read; those named from now on only from the next step on."""
         self._made_this_step.clear()
         self._checkpoints.clear()
+        self.pool.expire()
 
     def lookup(self, holding: Holding, max_tokens: int) -> Hit:
         """Longest cached prefix of at most `max_tokens` tokens that all groups share; notes the junction."""
@@ -192,6 +213,8 @@ class KvCache:
         if not self._caching:
             return Hit(0, [{} for _ in self._groups])
         keys = holding.keys[:max_tokens // self._block_tokens]
+        if self._drops_block:
+            keys = keys[:max(find_prefix(self.pool.find, self._num_attention, 0, keys).length - 1, 0)]
         found = find_prefix(self.pool.find, self._num_attention, len(self._states), keys)
         if found.length < found.attention_length and self._states:
             holding.junction_tokens = found.attention_length * self._block_tokens
@@ -202,13 +225,15 @@ class KvCache:
 
         A checkpoint that is written in this very step cannot be read in it: such a hit waits.
         """
-        if self._hits_unwritten(holding, hit) or self._need(hit, whole_tokens) > self.pool.num_free:
+        if self._hits_unwritten(holding, hit) or self._need(hit, whole_tokens) > self._num_open(holding):
             return False
         for blocks in hit.blocks:
-            self.pool.touch(blocks.values())
+            self._use(holding, blocks.values())
         hit_length = hit.tokens // self._block_tokens
         holding.tables = [Table(dict(blocks), hit_length) for blocks in hit.blocks]
         holding.num_named = hit_length
+        holding.spare = self.pool.take(self._num_spare)
+        self._eviction.admitted(holding.row)
         self._grow(holding, end_tokens)
         return True
 
@@ -218,25 +243,45 @@ class KvCache:
         They are nameless until the load is over (`name_loaded`). `reserved_blocks` stay free for requests that are
         on their way through their prompts. The hit's own checkpoint is counted, but not needed and so not held.
         """
-        if self._hits_unwritten(holding, hit) or self._need(hit, whole_tokens) > self.pool.num_free:
+        num_open = self._num_open(holding)
+        if self._hits_unwritten(holding, hit) or self._need(hit, whole_tokens) > num_open:
             return False
-        if self._need(hit, end_tokens) > self.pool.num_free - reserved_blocks:
+        if self._need(hit, end_tokens) > num_open - reserved_blocks:
             return False
         hit_length, length = hit.tokens // self._block_tokens, end_tokens // self._block_tokens
         holding.tables = []
         for group, blocks in zip(self._groups, hit.blocks, strict=True):
             if isinstance(group, AttentionGroup):
-                self.pool.touch(blocks.values())
+                self._use(holding, blocks.values())
                 holding.tables.append(Table(dict(blocks), hit_length))
             else:
                 holding.tables.append(Table())
         holding.num_named = hit_length
+        holding.spare = self.pool.take(self._num_spare)
+        self._eviction.admitted(holding.row)
         for group, table in zip(self._groups, holding.tables, strict=True):
             self._take(group, table, length)
         return True
 
+    def stream(self, holding: Holding, hit: Hit, whole_tokens: int, loaded_tokens: int, end_tokens: int) -> bool:
+        """Start a request whose prefix from `hit` to `loaded_tokens` comes layer by layer, with blocks to `end_tokens`.
+
+        The loaded blocks are findable at once, but for their checkpoint in this very step. State groups need a block
+        for the loaded state and one to go on with.
+        """
+        # The hit's own checkpoint is counted like in `reserve`; where it is free, its block may be that second one.
+        checkpoints = hit.blocks[self._num_attention:self._num_attention + len(self._states)]
+        free = sum([any(map(self.pool.is_free, blocks.values())) for blocks in checkpoints])
+        need = self._need(hit, whole_tokens) + len(self._states) - free
+        if need > self._num_open(holding) or not self.reserve(holding, hit, whole_tokens, loaded_tokens, 0):
+            return False
+        self.name_loaded(holding, loaded_tokens)
+        return self.extend(holding, loaded_tokens, end_tokens)
+
     def name_loaded(self, holding: Holding, end_tokens: int) -> None:
         """The blocks up to `end_tokens` have arrived: offer them to the prefix cache."""
+        if not self._caching:
+            return
         self._name_full(holding, end_tokens // self._block_tokens)
 
     def resume(self, holding: Holding, computed_tokens: int, whole_tokens: int, end_tokens: int) -> bool:
@@ -247,14 +292,13 @@ class KvCache:
 
     def remaining_blocks(self, holding: Holding, whole_tokens: int) -> int:
         """Blocks that a request which already has some still has to take for `whole_tokens`."""
-        required = -(-whole_tokens // self._block_tokens)
         tables = zip(self._groups, holding.tables, strict=True)
-        return sum(group.num_to_take(table.length, required) for group, table in tables)
+        return sum(group.num_to_take(table.length, self._required(group, whole_tokens)) for group, table in tables)
 
     def shed(self, holding: Holding, computed_tokens: int) -> None:
         """Release the states that are not needed any more once `computed_tokens` are in the cache."""
         for group, table in zip(self._groups, holding.tables, strict=True):
-            self._drop(table, group.first_needed(computed_tokens))
+            self._drop(holding, table, group.first_needed(computed_tokens))
 
     def checkpoints_of_step(self) -> dict[Holding, list[int]]:
         """Checkpoints named in this step by requests that still hold them, group after group."""
@@ -263,29 +307,36 @@ class KvCache:
             made.setdefault(holding, []).append(block)
         return made
 
-    def extend(self, holding: Holding, computed_tokens: int, end_tokens: int) -> bool:
+    def extend(self, holding: Holding, computed_tokens: int, end_tokens: int, surplus_tokens: int = 0) -> bool:
         """Blocks up to `end_tokens` for a running request, if there are enough.
 
-        States that are no longer needed are released first, and stay released when the answer is no.
+        States that are no longer needed are released first, and stay released when the answer is no. The last
+        `surplus_tokens` lie beyond the end of the request (accepted drafts): they take room, but nobody can find them.
         """
         self.shed(holding, computed_tokens)
         if self.remaining_blocks(holding, end_tokens) > self.pool.num_free:
             return False
-        self._grow(holding, end_tokens)
+        self._grow(holding, end_tokens, surplus_tokens)
         return True
 
-    def release(self, holding: Holding) -> None:
-        """Give everything back: group after group, in each the last position first."""
+    def release(self, holding: Holding, is_over: bool = False) -> None:
+        """Give everything back: group after group, in each the last position first; `is_over` at a request's end."""
+        length = max([table.length for table in holding.tables], default=0)
+        num_blocks = sum([len(table.blocks) for table in holding.tables])
+        self._eviction.releasing(self._release_of(holding, length, num_blocks, (True, is_over)))
         for table in holding.tables:
             self.pool.release(reversed(table.blocks.values()))
-        holding.tables = []
+        self._eviction.releasing(None)
+        self.pool.release(holding.spare)
+        holding.tables, holding.spare = [], []
         holding.num_named = 0
         self._checkpoints = [entry for entry in self._checkpoints if entry[1] is not holding]
 
     def _need(self, hit: Hit, whole_tokens: int) -> int:
         """Blocks that leave the free queue when a request starts on `hit` and gets `whole_tokens`."""
-        required, hit_length = -(-whole_tokens // self._block_tokens), hit.tokens // self._block_tokens
-        need = sum(group.num_to_take(hit_length, required) for group in self._groups)
+        hit_length = hit.tokens // self._block_tokens
+        need = self._num_spare
+        need += sum(group.num_to_take(hit_length, self._required(group, whole_tokens)) for group in self._groups)
         return need + sum(self.pool.is_free(block) for blocks in hit.blocks for block in blocks.values())
 
     def _hits_unwritten(self, holding: Holding, hit: Hit) -> bool:
@@ -293,18 +344,40 @@ class KvCache:
         last = hit.tokens // self._block_tokens - 1
         return last >= 0 and any((group.index, holding.keys[last]) in self._made_this_step for group in self._states)
 
-    def _drop(self, table: Table, first_needed: int) -> None:
+    def _drop(self, holding: Holding, table: Table, first_needed: int) -> None:
         """Release the blocks before `first_needed`."""
         while table.blocks and (first := next(iter(table.blocks))) < first_needed:
+            self._eviction.releasing(self._release_of(holding, first + 1, 1, (False, False)))
             self.pool.release([table.blocks.pop(first)])
+            self._eviction.releasing(None)
 
-    def _grow(self, holding: Holding, end_tokens: int) -> None:
-        """Take the missing blocks, group after group, and name the blocks that `end_tokens` fills."""
-        required = -(-end_tokens // self._block_tokens)
+    def _release_of(self, holding: Holding, length: int, num_blocks: int, which: tuple[bool, bool]) -> Release:
+        """What the policy is told: `length` positions are what the blocks let one skip."""
+        prefix_blocks = length * self._num_attention + len(self._groups) - self._num_attention
+        return Release(holding.row, length * self._block_tokens, prefix_blocks, num_blocks, *which)
+
+    def _use(self, holding: Holding, blocks: Iterable[int]) -> None:
+        """Refer to blocks that a request has found."""
+        found = list(blocks)
+        self.pool.touch(found)
+        for block in found:
+            self._eviction.used(block, holding.row)
+
+    def _num_open(self, holding: Holding) -> int:
+        """Free blocks that a request may be admitted into: what others keep is open only if nothing else is held."""
+        return self.pool.num_free - (self._eviction.num_reserved(holding.row) if self.pool.num_used else 0)
+
+    def _grow(self, holding: Holding, end_tokens: int, surplus_tokens: int = 0) -> None:
+        """Take the missing blocks, group after group, and name the blocks that the request's own tokens fill."""
         for group, table in zip(self._groups, holding.tables, strict=True):
-            self._take(group, table, required)
+            self._take(group, table, self._required(group, end_tokens))
         if self._caching:
-            self._name_full(holding, end_tokens // self._block_tokens)
+            self._name_full(holding, (end_tokens - surplus_tokens) // self._block_tokens)
+
+    def _required(self, group: Group, end_tokens: int) -> int:
+        """Positions for `end_tokens`: attention also has slots for the drafts that come next."""
+        ahead = self._ahead_tokens if isinstance(group, AttentionGroup) else 0
+        return -(-(end_tokens + ahead) // self._block_tokens)
 
     def _take(self, group: Group, table: Table, required: int) -> None:
         """Take the blocks that one group's table lacks to cover `required` positions."""

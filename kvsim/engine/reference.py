@@ -10,20 +10,24 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from kvsim.cache.blocks import PrefixKeys
+from kvsim.cache.eviction.base import Future
+from kvsim.cache.eviction.future import PlainFuture
 from kvsim.cache.tiers.config import tier_problems
 from kvsim.cache.tiers.stack import PoolShape, TierStack
 from kvsim.cache.tiers.writers import Computed, StepView
+from kvsim.engine.core_records import Columns, Share
 from kvsim.engine.kv_cache import Hit, Holding, KvCache
+from kvsim.engine.policies import admission_order, gate_of, has_policy, knows_future, policy_of, without_policy
+from kvsim.engine.step_log import StepLog
 from kvsim.engine.types import (
     FINISHED,
     REFUSED,
-    UNFINISHED,
     EngineConfig,
     EngineRun,
     Progress,
@@ -34,7 +38,7 @@ from kvsim.engine.types import (
 from kvsim.errors import InfeasibleError, Problem, ScenarioError, SimulationError
 from kvsim.steptime.base import StepBatch, StepTimeModel, step_s
 from kvsim.workload.arrivals import Arrivals
-from kvsim.workload.requests import Requests, Workload
+from kvsim.workload.requests import Workload
 
 
 def run(workload: Workload, config: EngineConfig, step_time: StepTimeModel,
@@ -79,7 +83,7 @@ def run(workload: Workload, config: EngineConfig, step_time: StepTimeModel,
     ([0, 96], 2.1749)
     """
     check_config(config)
-    return _Engine(workload, config, step_time, progress).run()
+    return Plain(workload, config, step_time, progress).run()
 
 
 def check_config(config: EngineConfig) -> None:
@@ -94,13 +98,19 @@ def check_config(config: EngineConfig) -> None:
     counts = ("block_tokens", "max_num_seqs", "max_num_batched_tokens", "max_model_len")
     problems = [Problem("engine", name, str(getattr(config, name)), "1 or more")
                 for name in counts if getattr(config, name) < 1]
+    problems += _drafting_problems(config)
     if config.num_blocks < 2:
         problems.append(Problem("engine", "num_blocks", str(config.num_blocks), "2 or more (one is the null block)"))
     interval = config.retention_interval_tokens
     if interval is not None and not problems and (interval < 0 or interval % config.block_tokens):
         problems.append(Problem("engine", "retention_interval_tokens", str(interval),
                                 f"0, a multiple of block_tokens ({config.block_tokens}), or none for every block"))
-    problems += tier_problems(config.tiers)
+    problems += tier_problems(config.tiers) + config.eviction.problems()
+    if config.admission is not None:
+        problems += config.admission.problems()
+    if has_policy(config) and any(tier.write == "lazy" for tier in config.tiers):
+        problems.append(Problem("engine", "eviction", f"{config.eviction.kind} above a tier with write lazy",
+                                "lru, whose queue lazy writing walks along; or another way to write"))
     if problems:
         raise ScenarioError("the engine cannot start", problems)
 
@@ -120,6 +130,7 @@ class _Sequence:
     preemptions: int = 0
     is_loading: bool = False
     load_start_s: float = math.nan
+    token_s: float = math.nan
 
     @property
     def num_tokens(self) -> int:
@@ -181,11 +192,13 @@ class _Step:
     """One step while it is being planned.
 
     ``chunks`` holds the scheduled requests and their tokens in the order of scheduling; ``position`` is the
-    index in the running list of the request whose turn it is.
+    index in the running list of the request whose turn it is. ``drafted`` are those of them that bring draft tokens
+    along: they take more of the budget than the tokens that they go on by.
     """
 
     budget_tokens: int
     chunks: dict[_Sequence, int] = field(default_factory=dict["_Sequence", int])
+    drafted: set[_Sequence] = field(default_factory=set["_Sequence"])
     position: int = 0
     preempted: list[_Sequence] = field(default_factory=list["_Sequence"])
     admitted: list[_Sequence] = field(default_factory=list["_Sequence"])
@@ -196,70 +209,86 @@ class _Step:
         self.budget_tokens -= tokens
 
 
-class _Records:
-    """Columns of the result, filled while the run goes on."""
-
-    def __init__(self, requests: Requests) -> None:
-        n = len(requests)
-        self.admitted_s = [math.nan] * n
-        self.first_token_s = [math.nan] * n
-        self.finish_s = [math.nan] * n
-        self.cached_tokens = [0] * n
-        self.external_tokens = [0] * n
-        self.output_tokens = [0] * n
-        self.preemptions = [0] * n
-        self.status = [UNFINISHED] * n
-        self.refusals: dict[int, str] = {}
-        self._prompt_tokens = requests.prompt_tokens
-
-    def arrays(self, arrival_s: Sequence[float]) -> RunRecords:
-        """The columns as arrays."""
-        return RunRecords(
-            arrival_s=np.array(arrival_s, np.float64), admitted_s=np.array(self.admitted_s, np.float64),
-            first_token_s=np.array(self.first_token_s, np.float64), finish_s=np.array(self.finish_s, np.float64),
-            prompt_tokens=self._prompt_tokens, cached_tokens=np.array(self.cached_tokens, np.int64),
-            external_tokens=np.array(self.external_tokens, np.int64),
-            output_tokens=np.array(self.output_tokens, np.int64), preemptions=np.array(self.preemptions, np.int64),
-            status=np.array(self.status, np.int64), refusals=self.refusals)
-
-
-class _Engine:
+class Plain:
     """One replica: waiting queue, running list, cache and clock."""
 
     def __init__(self, workload: Workload, config: EngineConfig, step_time: StepTimeModel,
-                 progress: Progress | None) -> None:
+                 progress: Progress | None, share: Share | None = None) -> None:
         self.workload, self.requests, self.config = workload, workload.requests, config
         self.step_time, self.progress = step_time, progress
-        self.arrivals = Arrivals(workload)
-        self.cache = KvCache(config)
+        self.is_fed = share is not None
+        self.arrivals = share.incoming if share else Arrivals(workload, gate_of(config, workload))
         self.keys = PrefixKeys(config.block_tokens)
+        self.eviction = policy_of(config, self.requests, step_time, lambda: self.now_s, self._future())
+        self.cache = KvCache(config, self.eviction)
+        self.drafting = config.drafting
+        self.width = self.drafting.width if self.drafting else 1
         self.prompt_tokens: list[int] = self.requests.prompt_tokens.tolist()
         self.waiting = _PriorityQueue() if config.policy == "priority" else _FcfsQueue()
         self.loading = _PriorityQueue() if config.policy == "priority" else _FcfsQueue()
         self.running: list[_Sequence] = []
         self.prefilling: set[_Sequence] = set()
         self.tiers = tier_stack(config, self.cache) if has_tiers(config) else None
-        self.records = _Records(self.requests)
+        self.records = share.columns if share else Columns(self.requests)
         self.rows: list[tuple[float, int, int, int, int]] = []
         self.on_their_way: dict[int, _Sequence] = {}
         self.idle_tokens = {"queried": 0, "hit": 0, "external_hit": 0}
+        self.late_tokens = 0
         self.now_s = self.busy_s = self.stalled_s = self.load_wait_s = 0.0
+        self.log, self.token_s = StepLog(), 0.0
+        self.sure_s, self.stuck_until_s = math.inf, math.nan
         self.steps = self.prefill_tokens = self.decode_tokens = self.idle_stores = self.churn = 0
+        self.num_preemptions = 0
         self.queried_tokens = self.hit_tokens = self.requeried_tokens = self.rehit_tokens = 0
+
+    def _future(self) -> Future | None:
+        """What will be asked, where the eviction policy may know it."""
+        if not knows_future(self.config, self.is_fed):
+            return None
+        order = admission_order(Plain(self.workload, without_policy(self.config), self.step_time, None).run())
+        return PlainFuture((row, self.keys.chain(self.requests.prompt(row))) for row in order)
 
     def run(self) -> EngineRun:
         """Step until nothing is left or the time is up."""
+        self.advance(math.inf)
+        return self._result()
+
+    def advance(self, sure_s: float) -> float:
+        """Step on while all requests that come up to the start of a step are sure to be known.
+
+        Parameters
+        ----------
+        sure_s : float
+            All requests that come up to this time [s] have been handed over.
+
+        Returns
+        -------
+        float
+            The time [s] up to which the caller must be sure before anything more happens here; inf when there is
+            nothing to do, or the time is up.
+        """
+        self.sure_s = sure_s
         while self.now_s < self.arrivals.until_s:
+            if not math.isnan(self.stuck_until_s):
+                wake_s = min(self.arrivals.next_s(), self.stuck_until_s)
+                if wake_s > self.sure_s or math.isinf(wake_s):
+                    return wake_s
+                if not self._wake(wake_s):
+                    break
+                continue
+            if self.now_s > self.sure_s:
+                return self.now_s
             self._take_arrivals()
             if self.waiting or self.running or self.loading:
-                if not self._step():
-                    break
+                self._step()
                 continue
             wake_s = self.arrivals.wake_s(self.now_s)
             if wake_s >= self.arrivals.until_s:
                 break
+            if wake_s > self.sure_s:
+                return wake_s
             self.now_s = max(self.now_s, wake_s)
-        return self._result()
+        return math.inf
 
     def _take_arrivals(self) -> None:
         """Queue what has arrived by now, in order of time; a refusal may bring further arrivals."""
@@ -275,22 +304,16 @@ class _Engine:
 
     def _refusal(self, row: int) -> str:
         """Why a request can never be served; empty if it can."""
-        total = self.prompt_tokens[row] + int(self.requests.output_tokens[row])
-        if total > self.config.max_model_len:
-            return f"prompt and output have {total} tokens; max_model_len is {self.config.max_model_len}"
-        need = max_blocks(self.config, total)
-        if need > self.config.num_blocks - 1:
-            return f"needs {need} blocks at its longest; the pool has {self.config.num_blocks - 1}"
-        return ""
+        return refusal_of(self.config, self.prompt_tokens[row] + int(self.requests.output_tokens[row]))
 
     def _sequence(self, row: int) -> _Sequence:
         name = self.requests.ids[row] if len(self.requests.ids) else ""
-        holding = Holding(self.keys.chain(self.requests.full(row)), self.prompt_tokens[row])
+        holding = Holding(self.keys.chain(self.requests.full(row)), self.prompt_tokens[row], row=row)
         rank = (int(self.requests.priority[row]), self.arrivals.arrival_s[row], name, row)
         return _Sequence(row, self.prompt_tokens[row], int(self.requests.output_tokens[row]), rank, holding)
 
-    def _step(self) -> bool:
-        """Plan a step, let its time pass, hand out its tokens; False when the time is up before that."""
+    def _step(self) -> None:
+        """Plan a step, let its time pass, hand out its tokens; or note that nothing can be computed."""
         step = _Step(self.config.max_num_batched_tokens)
         self.cache.begin_step()
         self._schedule_running(step)
@@ -301,8 +324,10 @@ class _Engine:
         if self.tiers:
             self._plan_transfers(self.tiers, step)
         if not step.chunks:
-            return self._wait(step)
-        duration_s = self._duration_s(step)
+            self._wait(step)
+            return
+        batch, context_tokens = self._batch(step)
+        duration_s = step_s(self.step_time, batch, context_tokens)
         if self.tiers:
             duration_s += self.tiers.take_step_cost_s()
         self.now_s += duration_s
@@ -310,28 +335,62 @@ class _Engine:
         self.steps += 1
         self.idle_stores = 0
         if self.tiers:
+            self._wait_for_streams(self.tiers.take_due_s())
             self.tiers.issue_stores(self.now_s)
-        self._hand_out(step)
+        gaps = self._hand_out(step)
+        self.log.note((self.now_s, self.now_s - self.token_s, duration_s, 1, gaps, *batch, context_tokens))
+        self.token_s = self.now_s
         self._take_transfers()
-        return True
+
+    def _wait_for_streams(self, due_s: float) -> None:
+        """The step is not over before the loads that came layer by layer in it."""
+        if due_s > self.now_s:
+            self.stalled_s += due_s - self.now_s
+            self.now_s = due_s
 
     def _schedule_running(self, step: _Step) -> None:
         """Running requests first, in list order; who finds no block preempts others or is preempted."""
         while step.position < len(self.running) and step.budget_tokens > 0:
             seq = self.running[step.position]
-            wanted = min(seq.num_tokens - seq.computed_tokens, step.budget_tokens)
-            tokens = self._clip(seq, seq.computed_tokens, wanted)
+            tokens = self._next_tokens(seq, step)
             if tokens and not self._make_room(seq, tokens, step):
                 if self.config.policy == "fcfs":
                     break
                 continue  # it was removed from the list: the next request has moved to its position
-            if tokens:
+            if tokens and self._is_drafted(seq):
+                self._schedule_drafted(seq, tokens, step)
+            elif tokens:
                 step.schedule(seq, tokens)
             step.position += 1
 
+    def _is_drafted(self, seq: _Sequence) -> bool:
+        """Whether a running request decodes with drafts: from the step after the one that ended its prefill."""
+        return self.drafting is not None and seq not in self.prefilling
+
+    def _next_tokens(self, seq: _Sequence, step: _Step) -> int:
+        """Tokens that a running request goes on by in this step, 0 for none; with drafts, all of them or none fit."""
+        drafting = self.drafting
+        if drafting is not None and seq not in self.prefilling:
+            fits = drafting.width <= step.budget_tokens
+            return fits * (drafting.given(self.steps + 1) - drafting.given(self.steps))
+        wanted = min(seq.num_tokens - seq.computed_tokens, step.budget_tokens)
+        return self._clip(seq, seq.computed_tokens, wanted)
+
+    def _schedule_drafted(self, seq: _Sequence, tokens: int, step: _Step) -> None:
+        """Plan the tokens that a decoding request will have accepted; its last step may accept more than it needs."""
+        assert self.drafting is not None
+        step.schedule(seq, tokens - self._surplus(seq, tokens))
+        step.budget_tokens -= self.drafting.width - step.chunks[seq]
+        step.drafted.add(seq)
+
+    def _surplus(self, seq: _Sequence, tokens: int) -> int:
+        """Accepted tokens beyond the last that a request asked for."""
+        return max(0, seq.computed_tokens + tokens - (seq.prompt_tokens + seq.output_tokens - 1))
+
     def _make_room(self, seq: _Sequence, tokens: int, step: _Step) -> bool:
         """Blocks for the next tokens of a running request, preempting until there are enough or it is out itself."""
-        while not self.cache.extend(seq.holding, seq.computed_tokens, seq.computed_tokens + tokens):
+        end_tokens = seq.computed_tokens + tokens
+        while not self.cache.extend(seq.holding, seq.computed_tokens, end_tokens, self._surplus(seq, tokens)):
             victim = self.running[-1]
             if self.config.policy == "priority":
                 victim = max(self.running, key=lambda s: s.rank[:2])
@@ -345,7 +404,9 @@ class _Engine:
         index = self.running.index(victim)
         del self.running[index]
         step.position -= index < step.position
-        step.budget_tokens += step.chunks.pop(victim, 0)
+        planned = step.chunks.pop(victim, 0)
+        step.budget_tokens += self.width if victim in step.drafted else planned
+        step.drafted.discard(victim)
         step.preempted.append(victim)
         self.churn += 1
         check_churn(self.config, self.churn, self.now_s)
@@ -354,6 +415,7 @@ class _Engine:
         victim.computed_tokens = 0
         victim.preemptions += 1
         self.records.preemptions[victim.row] += 1
+        self.num_preemptions += 1
         self.waiting.put_back(victim)
 
     def _schedule_waiting(self, step: _Step) -> None:
@@ -384,7 +446,9 @@ class _Engine:
         hit = self.cache.lookup(seq.holding, seq.num_tokens - 1)
         external_tokens = self._match(seq, hit)
         if external_tokens:
-            return self._start_load(seq, hit, external_tokens, step)
+            assert self.tiers is not None
+            starts = self._start_streaming if self.tiers.streams(seq.row) else self._start_load
+            return starts(seq, hit, external_tokens, step)
         tokens = self._clip(seq, hit.tokens, min(seq.num_tokens - hit.tokens, step.budget_tokens))
         if not tokens or not self.cache.admit(seq.holding, hit, seq.num_tokens, hit.tokens + tokens):
             return False
@@ -423,6 +487,20 @@ class _Engine:
         step.loads.append(seq)
         return True
 
+    def _start_streaming(self, seq: _Sequence, hit: Hit, external_tokens: int, step: _Step) -> bool:
+        """Start a request behind a load that comes layer by layer."""
+        assert self.tiers is not None
+        loaded_tokens = hit.tokens + external_tokens
+        tokens = self._clip(seq, loaded_tokens, min(seq.num_tokens - loaded_tokens, step.budget_tokens))
+        if not tokens or not self.cache.stream(seq.holding, hit, seq.num_tokens, loaded_tokens,
+                                               loaded_tokens + tokens):
+            return False
+        first = hit.tokens // self.config.block_tokens
+        self.tiers.start_load(seq.row, first, [table.blocks for table in seq.holding.tables], not seq.preemptions)
+        self._note_admission(seq, hit.tokens, external_tokens)
+        self._start(seq, tokens, step)
+        return True
+
     def _resume(self, seq: _Sequence, step: _Step) -> bool:
         """Let a request compute whose load is over: its blocks become findable, even if it does not fit now."""
         self.cache.name_loaded(seq.holding, seq.computed_tokens)
@@ -453,19 +531,25 @@ class _Engine:
         states = [table[positions - 1] for table in tables[num_attention:] if is_admitted and positions - 1 in table]
         return Computed(seq.row, positions, seq.prompt_tokens // block, tables[:num_attention], states)
 
-    def _wait(self, step: _Step) -> bool:
-        """Nothing can be computed: wait for a transfer or an arrival; False when none comes before the time is up."""
-        wake_s = self.arrivals.next_s()
+    def _wait(self, step: _Step) -> None:
+        """Nothing can be computed: wait for a transfer or an arrival."""
+        transfer_s = math.inf
         if self.tiers:
             self.idle_stores = self.idle_stores + 1 if self.tiers.issue_stores(self.now_s) else 0
             check_progress(self.config, self.idle_stores, self.now_s, len(self.waiting) + len(self.loading))
-            wake_s = min(wake_s, self.tiers.next_s())
+            transfer_s = self.tiers.next_s()
+        wake_s = min(self.arrivals.next_s(), transfer_s)
         if math.isinf(wake_s) and step.preempted:
-            return True  # nobody was admitted for that reason alone: plan again
-        if math.isinf(wake_s):
+            return  # nobody was admitted for that reason alone: plan again
+        if math.isinf(wake_s) and not self.is_fed:
             raise SimulationError(f"nothing can be scheduled at {self.now_s} s with {len(self.waiting)} waiting, "
                                   f"{len(self.loading)} loading and {len(self.running)} running requests")
         self._forget_statistics(step)
+        self.stuck_until_s = transfer_s
+
+    def _wake(self, wake_s: float) -> bool:
+        """A transfer or an arrival ends the wait; False when none comes before the time is up."""
+        self.stuck_until_s = math.nan
         if wake_s >= self.arrivals.until_s:
             return False
         self.stalled_s += max(wake_s - self.now_s, 0.0)
@@ -499,7 +583,8 @@ class _Engine:
             aligned = end // block * block
             if aligned > start or block <= self.config.max_num_batched_tokens:
                 end = aligned
-        stops = ((seq.num_tokens - 1) // block * block, seq.holding.junction_tokens)
+        dropped = self.drafting is not None and self.drafting.drops_block
+        stops = (((seq.num_tokens - 1) // block - dropped) * block, seq.holding.junction_tokens)
         return max(min([end, *(stop for stop in stops if start < stop < end)]) - start, 0)
 
     def _note_admission(self, seq: _Sequence, hit_tokens: int, external_tokens: int) -> None:
@@ -509,18 +594,23 @@ class _Engine:
             self.records.admitted_s[seq.row] = self.now_s
             self.records.cached_tokens[seq.row] = cached_tokens
             self.records.external_tokens[seq.row] = external_tokens
+            self.late_tokens += self.tiers.num_late * self.config.block_tokens if self.tiers else 0
             self.queried_tokens += seq.num_tokens * self.config.prefix_caching
             self.hit_tokens += cached_tokens
         else:
             self.requeried_tokens += seq.num_tokens * self.config.prefix_caching
             self.rehit_tokens += cached_tokens
 
-    def _duration_s(self, step: _Step) -> float:
-        """Length [s] of the step, from its sums."""
-        prefill = chunks = pairs = chunk_context = decode = context = 0
+    def _batch(self, step: _Step) -> tuple[StepBatch, int]:
+        """Sums over the step's requests, and the context of those that decode [tokens]."""
+        prefill = chunks = pairs = chunk_context = decode = context = drafted = 0
         for seq, tokens in step.chunks.items():
             end = seq.computed_tokens + tokens
-            if tokens == 1 and seq.computed_tokens >= seq.prompt_tokens:
+            if seq in step.drafted:
+                drafted += tokens
+                decode += 1
+                context += seq.computed_tokens + self.width
+            elif tokens == 1 and seq.computed_tokens >= seq.prompt_tokens:
                 decode += 1
                 context += end
             else:
@@ -529,28 +619,38 @@ class _Engine:
                 pairs += tokens * seq.computed_tokens + tokens * (tokens + 1) // 2
                 chunk_context += end
         self.prefill_tokens += prefill
-        self.decode_tokens += decode
-        return step_s(self.step_time, StepBatch(prefill, chunks, pairs, chunk_context, decode), context)
+        self.decode_tokens += decode - len(step.drafted) + drafted
+        return StepBatch(prefill, chunks, pairs, chunk_context, decode), context
 
-    def _hand_out(self, step: _Step) -> None:
-        """A token for everybody whose known tokens are all computed; the last token ends a request."""
+    def _hand_out(self, step: _Step) -> int:
+        """A token for everybody whose known tokens are all computed; the last token ends a request.
+
+        How many of them got one in the step before too.
+        """
         finished: list[_Sequence] = []
+        gaps = 0
         for seq, tokens in step.chunks.items():
             seq.computed_tokens += tokens
             seq.work_tokens += tokens
             if seq.computed_tokens < seq.num_tokens:
                 continue
             self.prefilling.discard(seq)
-            seq.generated_tokens += 1
+            seq.generated_tokens += tokens if seq in step.drafted else 1
             self.churn = 0
             if seq.generated_tokens == 1:
                 self.records.first_token_s[seq.row] = self.now_s
+            elif seq.token_s == self.token_s:
+                gaps += 1
+            else:
+                self.log.note_gap(self.now_s, self.now_s - seq.token_s)
+            seq.token_s = self.now_s
             if seq.generated_tokens == seq.output_tokens:
                 self._finish(seq)
                 finished.append(seq)
         if finished:
             self.running = [seq for seq in self.running if seq not in finished]
             self._note_state()
+        return gaps
 
     def _finish(self, seq: _Sequence) -> None:
         cached = self.records.cached_tokens[seq.row]
@@ -560,15 +660,17 @@ class _Engine:
         if self.tiers:
             self.cache.shed(seq.holding, seq.computed_tokens)
             self.tiers.finish(self._computed(seq), self.now_s)
-        self.cache.release(seq.holding)
+        self.cache.release(seq.holding, is_over=True)
         self.records.finish_s[seq.row] = self.now_s
         self.records.output_tokens[seq.row] = seq.generated_tokens
         self.records.status[seq.row] = FINISHED
         self._leave(seq.row, self.now_s)
 
     def _leave(self, row: int, time_s: float) -> None:
-        """Tell the arrivals and the progress bar that a request is over."""
+        """Tell the arrivals, the eviction policy and the progress bar that a request is over."""
         self.arrivals.finish(row, time_s)
+        if self.eviction is not None:
+            self.eviction.ended(row)
         total = len(self.requests)
         if self.progress and self.arrivals.num_left % max(total // 100, 1) == 0:
             self.progress(1.0 - self.arrivals.num_left / total)
@@ -576,33 +678,58 @@ class _Engine:
     def _note_state(self) -> None:
         """A row of the timeline, replacing one of the same instant; blocks must add up."""
         pool = self.cache.pool
+        pool.expire()
         pool.check()
         if self.rows and self.rows[-1][0] == self.now_s:
             self.rows.pop()
         self.rows.append((self.now_s, len(self.running), len(self.waiting), pool.num_used, pool.num_cached))
 
     def _result(self) -> EngineRun:
+        totals, timeline = self.close()
+        records = self.records.records(self.arrivals.arrival_s)
+        check_times(records)
+        return EngineRun(records, totals, timeline)
+
+    def cached_blocks(self, row: int) -> tuple[int, int]:
+        """Leading blocks of a prompt that are in the pool now, and those behind them in lower tiers."""
+        tokens, block = self.prompt_tokens[row], self.config.block_tokens
+        keys = self.keys.chain(self.requests.full(row))[:(tokens - 1) // block]
+        at = self.cache.lookup(Holding(keys, tokens), tokens - 1).tokens // block
+        return at, self.tiers.num_leading(keys[at:]) if self.tiers else 0
+
+    def num_states(self) -> int:
+        """Change points noted so far."""
+        return len(self.rows)
+
+    def state(self, k: int) -> tuple[float, int, int]:
+        """Time, running requests and used blocks at change point `k`."""
+        time_s, running, _, used, _ = self.rows[k]
+        return time_s, running, used
+
+    def close(self) -> tuple[RunTotals, Timeline]:
+        """Write down what requests have got that are not over; totals and timeline."""
         for seq in self.running:
             self.records.output_tokens[seq.row] = seq.generated_tokens
         for seq in itertools.chain(self.loading, self.waiting):
             self.records.output_tokens[seq.row] = seq.generated_tokens
+        self.cache.pool.expire()
         self.cache.pool.check_all()
-        records = self.records.arrays(self.arrivals.arrival_s)
-        check_times(records)
         columns = [np.array(column) for column in zip(*self.rows, strict=True)] or [np.zeros(0)] * 5
         timeline = Timeline(columns[0].astype(np.float64), *(column.astype(np.int64) for column in columns[1:]))
-        return EngineRun(records, self._totals(), timeline)
+        return self._totals(), timeline
 
     def _totals(self) -> RunTotals:
         counters = {"evicted_blocks": self.cache.pool.num_evicted, "refused_requests": len(self.records.refusals),
                     "requeried_tokens": self.requeried_tokens, "rehit_tokens": self.rehit_tokens}
         if self.tiers:
             counters |= {f"idle_{name}_tokens": tokens for name, tokens in self.idle_tokens.items()}
+            counters["late_tokens"] = self.late_tokens
         return RunTotals(
             steps=self.steps, prefill_tokens_computed=self.prefill_tokens, decode_tokens=self.decode_tokens,
             prompt_tokens_queried=self.queried_tokens, prompt_tokens_hit=self.hit_tokens,
-            preemptions=sum(self.records.preemptions), makespan_s=self.now_s, busy_s=self.busy_s, counters=counters,
-            tiers=self.tiers.totals() if self.tiers else (), stalled_s=self.stalled_s, load_wait_s=self.load_wait_s)
+            preemptions=self.num_preemptions, makespan_s=self.now_s, busy_s=self.busy_s, counters=counters,
+            tiers=self.tiers.totals() if self.tiers else (), stalled_s=self.stalled_s, load_wait_s=self.load_wait_s,
+            step_sums=self.log.sums())
 
 
 def has_tiers(config: EngineConfig) -> bool:
@@ -641,6 +768,30 @@ def check_churn(config: EngineConfig, preemptions: int, now_s: float) -> None:
                               "because stores to the tier below hold the blocks that running requests need")
 
 
+def refusal_of(config: EngineConfig, total_tokens: int) -> str:
+    """Why no request of `total_tokens` (prompt and output) can be served; empty if one can.
+
+    >>> refusal_of(EngineConfig(64, 16, 8, 512, 4096), 5000)
+    'prompt and output have 5000 tokens; max_model_len is 4096'
+    """
+    if total_tokens > config.max_model_len:
+        return f"prompt and output have {total_tokens} tokens; max_model_len is {config.max_model_len}"
+    need = max_blocks(config, total_tokens)
+    if need > config.num_blocks - 1:
+        return f"needs {need} blocks at its longest; the pool has {config.num_blocks - 1}"
+    return ""
+
+
+def _drafting_problems(config: EngineConfig) -> list[Problem]:
+    """What keeps a step from holding one decoding request with all of its drafts."""
+    if config.drafting is None:
+        return []
+    width = config.drafting.width
+    return [Problem("engine", name, f"{getattr(config, name)} with {config.drafting.tokens} draft tokens",
+                    f"{width} or more")
+            for name in ("block_tokens", "max_num_batched_tokens") if getattr(config, name) < width]
+
+
 def max_blocks(config: EngineConfig, total_tokens: int) -> int:
     """Most blocks that one request of `total_tokens` (prompt and output) holds at once.
 
@@ -649,8 +800,12 @@ def max_blocks(config: EngineConfig, total_tokens: int) -> int:
     >>> max_blocks(EngineConfig(64, 16, 8, 512, 4096, state_groups=3), 33)
     8
     """
-    length = -(-(total_tokens - 1) // config.block_tokens)
-    states = min(2, length) if config.prefix_caching else 1
+    drafting, most_tokens, spare = config.drafting, total_tokens - 1, 0
+    if drafting is not None:
+        most_tokens += drafting.tokens + drafting.ahead_tokens
+        spare = drafting.tokens
+    length = -(-most_tokens // config.block_tokens)
+    states = spare + (min(2, length) if config.prefix_caching else 1)
     return length * (1 + config.extra_attention_groups) + states * config.state_groups
 
 

@@ -9,7 +9,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.cache.eviction.config import LRU, EvictionConfig
 from kvsim.cache.tiers.config import TierConfig, TierTotals
+from kvsim.engine.pace import Drafting
+from kvsim.engine.step_log import NO_STEPS, StepSums
+from kvsim.workload.admission import AdmissionConfig
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -43,6 +47,12 @@ class EngineConfig:
         Further attention groups of the same block size (drafts that do not share the target's spec).
     tiers : tuple of TierConfig
         Tiers below the pool, from the nearest to the farthest; without prefix caching they are not used.
+    eviction : EvictionConfig
+        Which cached block of the pool is lost first; without prefix caching there are none.
+    admission : AdmissionConfig or None
+        Which session trees are let in; None = all.
+    drafting : Drafting or None
+        Speculative decoding at a deterministic pace; None = a token a step.
     """
 
     num_blocks: int
@@ -56,6 +66,9 @@ class EngineConfig:
     retention_interval_tokens: int | None = 0
     extra_attention_groups: int = 0
     tiers: tuple[TierConfig, ...] = ()
+    eviction: EvictionConfig = LRU
+    admission: AdmissionConfig | None = None
+    drafting: Drafting | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +114,8 @@ class RunTotals:
 
     ``prompt_tokens_hit`` are found in the pool or in tiers, ``tiers`` is what each tier did. ``stalled_s`` is the time
     in which requests were there but nothing could be computed, ``load_wait_s`` the sum over requests from the start of
-    a load to the first step that computes behind it.
+    a load to the first step that computes behind it. ``step_sums`` is what the steps were made of, and the gaps
+    between tokens.
     """
 
     steps: int
@@ -116,6 +130,7 @@ class RunTotals:
     tiers: tuple[TierTotals, ...] = ()
     stalled_s: float = 0.0
     load_wait_s: float = 0.0
+    step_sums: StepSums = field(default=NO_STEPS, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,24 @@
-"""Speculative drafts as far as memory is concerned: extra layers and a wider state."""
+"""Speculative drafts as written: which kind, how many tokens, how many layers of KV."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
 
 from kvsim.errors import Problem, ScenarioError
 
 DSPARK_LAYERS = 5
-"""Attention layers of the published DSpark drafts, with the target's latent shape."""
+"""Attention layers of the published DSpark drafts, with the target's latent shape; DFlash drafts have as many."""
 
-_FORM = re.compile(r"^(?:none|mtp-k(?P<mtp>\d+)|dspark-(?P<dtype>fp8|bf16)-k(?P<dspark>\d+))$")
+_LAYERS: Mapping[str, int] = MappingProxyType(
+    {"none": 0, "mtp": 1, "eagle3": 1, "dflash": DSPARK_LAYERS, "dspark": DSPARK_LAYERS})
 
+_ACCEPTED = "none, mtp-kN, eagle3-kN, dflash-kN, dspark-fp8-kN or dspark-bf16-kN with N >= 1"
+_FORM = re.compile(r"^(?:none|(?P<kind>mtp|eagle3|dflash)-k(?P<plain>\d+)|"
+                   r"dspark-(?P<dtype>fp8|bf16)-k(?P<dspark>\d+))$")
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -19,22 +26,28 @@ class Draft:
 
     Attributes
     ----------
-    kind : "none", "mtp" or "dspark"
-        MTP is one more layer of the target's full attention; DSpark five more latent layers.
+    kind : "none", "mtp", "eagle3", "dflash" or "dspark"
+        MTP is one more layer of the target, EAGLE3 one dense layer of the target's full attention, DFlash and DSpark
+        five of them.
     tokens : int
         Draft tokens verified in a step (k).
     kv_dtype : str
         KV format of a DSpark draft; empty for the others (they use the target's).
     """
 
-    kind: str = "none"
+    kind: Literal["none", "mtp", "eagle3", "dflash", "dspark"] = "none"
     tokens: int = 0
     kv_dtype: str = ""
 
     @property
     def num_layers(self) -> int:
         """Attention layers that the draft adds to the pool."""
-        return {"none": 0, "mtp": 1, "dspark": DSPARK_LAYERS}[self.kind]
+        return _LAYERS[self.kind]
+
+    @property
+    def num_passes(self) -> int:
+        """Passes through the draft in a step: one a token, or one for the whole block (DFlash, DSpark)."""
+        return 1 if self.kind in ("dflash", "dspark") else self.tokens
 
 
 NO_DRAFT = Draft()
@@ -42,7 +55,14 @@ NO_DRAFT = Draft()
 
 
 def parse_draft(text: str, where: str = "scenario", field: str = "draft") -> Draft:
-    """Read ``none``, ``mtp-kN``, ``dspark-fp8-kN`` or ``dspark-bf16-kN``; `where` and `field` name it in messages.
+    """Read ``none``, ``mtp-kN``, ``eagle3-kN``, ``dflash-kN``, ``dspark-fp8-kN`` or ``dspark-bf16-kN``.
+
+    Parameters
+    ----------
+    text : str
+        The draft as written; N is the number of draft tokens in a step.
+    where, field : str
+        Named in messages.
 
     Raises
     ------
@@ -55,11 +75,9 @@ def parse_draft(text: str, where: str = "scenario", field: str = "draft") -> Dra
     Draft(kind='dspark', tokens=2, kv_dtype='fp8')
     """
     match = _FORM.match(text)
-    if match is None or (match["mtp"] or match["dspark"]) == "0":
-        accepted = "none, mtp-kN, dspark-fp8-kN or dspark-bf16-kN with N >= 1"
-        raise ScenarioError("unknown draft", [Problem(where, field, repr(text), accepted)])
-    if match["mtp"]:
-        return Draft("mtp", int(match["mtp"]))
-    if match["dspark"]:
-        return Draft("dspark", int(match["dspark"]), match["dtype"])
-    return NO_DRAFT
+    tokens = 0 if match is None else int(match["plain"] or match["dspark"] or 0)
+    if text == "none":
+        return NO_DRAFT
+    if match is None or not tokens:
+        raise ScenarioError("unknown draft", [Problem(where, field, repr(text), _ACCEPTED)])
+    return Draft(match["kind"] or "dspark", tokens, match["dtype"] or "")  # pyright: ignore[reportArgumentType]

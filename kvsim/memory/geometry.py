@@ -206,19 +206,20 @@ def stage_of_layers(num_layers: int, pp: int) -> tuple[int, ...]:
 def _draft_layers(model: ModelProfile, spec: KvSpec) -> dict[tuple[str, float, int], list[int]]:
     if not spec.draft.num_layers:
         return {}
-    main = _main_attention(model)
+    main = main_attention(model)
     dtype = spec.draft.kv_dtype or spec.kv_dtype
     first = model.num_layers
     key = ("attention", kv_bytes_per_token(model.attention[main], dtype, spec.layout.tp), 0)
     return {key: list(range(first, first + spec.draft.num_layers))}
 
 
-def _main_attention(model: ModelProfile) -> str:
+def main_attention(model: ModelProfile) -> str:
+    """Name of the attention that most layers with growing KV have, which is a draft's too; raises `ScenarioError`."""
     growing = [n for n in model.layer_names if kv_bytes_per_token(model.attention[n], "bf16")]
     if not growing:
         raise ScenarioError("a draft needs a target with full attention",
                             [Problem(model.name, "draft", "a model without full attention", "draft: none")])
-    return max(set(growing), key=growing.count)
+    return max(dict.fromkeys(growing), key=growing.count)
 
 
 def _default_block(model: ModelProfile) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from kvsim.planning.search import PlanOptions, PlanResult, plan
+from kvsim.planning.plan import plan
+from kvsim.planning.results import PlanResult
+from kvsim.planning.search import PlanOptions
 
 __all__ = ["PlanOptions", "PlanResult", "plan"]

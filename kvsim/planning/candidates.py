@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kvsim.errors import Problem, ScenarioError
 from kvsim.scenario import Hardware, LayoutPart, PlanHardware, PlanPart, Scenario, Tier
 
 
@@ -46,6 +47,10 @@ def candidate(base: Scenario, parts: dict[str, Any], engine: dict[str, Any]) -> 
     A pool or a calibration that was logged on one configuration holds for that one alone: any other falls back to
     the prediction.
     """
+    if base.disaggregation is not None:
+        problem = Problem(base.origin, "disaggregation", "it in a search over hardware, demand or price",
+                          "none; 'kvsim plan' without --fleet, --seats and --max-price divides its replicas")
+        raise ScenarioError("prefill and decode apart cannot be planned so", [problem])
     pool = {**engine}
     moved = any(getattr(base, name) != value for name, value in parts.items() if name in ("hardware", "layout"))
     if moved or pool.get("kv_dtype", base.engine.kv_dtype) != base.engine.kv_dtype:
@@ -57,9 +62,17 @@ def candidate(base: Scenario, parts: dict[str, Any], engine: dict[str, Any]) -> 
 
 def name_of(scenario: Scenario) -> str:
     """A configuration in one line."""
-    tiers = " + ".join(_tier_name(t) for t in scenario.tiers) or "no tiers"
     return (f"{scenario.hardware.num_gpus} x {scenario.hardware.gpu} {_layout_name(scenario.layout)}, "
-            f"{scenario.engine.kv_dtype} KV, {tiers}")
+            f"{scenario.engine.kv_dtype} KV, {tiers_name(scenario.tiers)}")
+
+
+def tiers_name(tiers: Sequence[Tier]) -> str:
+    """Tiers in a few words.
+
+    >>> tiers_name([]), tiers_name([Tier(kind="dram", capacity=1.5e12)])
+    ('no tiers', '1,500 GB dram')
+    """
+    return " + ".join(_tier_name(t) for t in tiers) or "no tiers"
 
 
 def _layout_name(layout: LayoutPart) -> str:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from multiprocessing import get_context
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 from kvsim.billing import active_seats, gpus_per_node, hourly_bill, power_w, trust_mark
 from kvsim.errors import InfeasibleError, KvsimError, Problem, ScenarioError
 from kvsim.planning.bounds import Bound, Turns, turns_of, upper_bound
 from kvsim.planning.candidates import Candidate, candidates
-from kvsim.planning.trials import Found, Trial, limits_of, most_sessions, plain_trial, try_sessions
+from kvsim.planning.pool import Workers
+from kvsim.planning.results import Need, Option, PlanResult, Rejected
+from kvsim.planning.trials import Found, Job, limits_of, reason_of, solve, try_sessions
 from kvsim.profiles.store import ProfileStore, default_store
 from kvsim.report.bill import HOURS_PER_MONTH, Bill
-from kvsim.report.slo import ParetoPoint, pareto
 from kvsim.resolve import Resolved, resolve
-from kvsim.scenario import PlanPart, Scenario, load_scenario
+from kvsim.scenario import PlanPart, Scenario
 
 PlanProgress = Callable[[str, float], None]
 """Called with what is being done and its finished share."""
@@ -39,6 +36,8 @@ class PlanOptions:
         Processes that simulate at the same time; 1 stays in this one.
     exhaustive : bool
         Try every configuration at every number of replicas within the limits, without bounds and prices.
+    advise : bool
+        Also find what the next dollar buys, and how sure the cheapest option is.
     progress : callable or None
         See `PlanProgress`.
     """
@@ -47,78 +46,8 @@ class PlanOptions:
     max_usd_per_hour: float | None = None
     workers: int = 1
     exhaustive: bool = False
+    advise: bool = False
     progress: PlanProgress | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """The demand in live sessions, and how it was found; ``seats`` where they are known."""
-
-    live_sessions: int
-    how: str
-    seats: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A configuration that serves the demand within every limit.
-
-    ``gpus`` and ``usd_per_hour`` include spares and whole buying units; ``sessions_per_replica`` is what each has to
-    carry; ``broken`` is the trial with the fewest sessions that broke the SLO, None where none was needed.
-    """
-
-    name: str
-    sessions_per_replica: int
-    replicas: int
-    spares: int
-    gpus: int
-    usd_per_hour: float
-    power_kw: float
-    usd_per_seat_month: float
-    seats_per_node: float
-    trial: Trial
-    broken: Trial | None
-    trust: str
-    bill: Bill
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A configuration that does not serve the demand, or not as cheaply as another one: why, and its best trial."""
-
-    name: str
-    why: str
-    trial: Trial | None = None
-    serves: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PlanResult:
-    """Options by price, the cheapest first, and why every other configuration is not one."""
-
-    scenario: str
-    need: Need
-    options: tuple[Option, ...]
-    rejected: tuple[Rejected, ...]
-    simulations: int
-
-    @property
-    def best(self) -> Option:
-        """The cheapest option."""
-        return self.options[0]
-
-    @property
-    def front(self) -> tuple[ParetoPoint, ...]:
-        """Options that no other one beats in both throughput a GPU and interactivity, at the load of the plan."""
-        return pareto(ParetoPoint(o.name, o.trial.tokens_per_s_per_gpu, o.trial.interactivity_tokens_per_s)
-                      for o in self.options)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data; base units, nan as None."""
-        return {"name": self.scenario, "live_sessions": self.need.live_sessions, "seats": self.need.seats,
-                "simulations": self.simulations, "options": [_plain_option(o) for o in self.options],
-                "pareto": [asdict(p) for p in self.front],
-                "rejected": [{"name": r.name, "why": r.why, "trial": plain_trial(r.trial)} for r in self.rejected]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +69,6 @@ class Case:
     def power_kw(self, bill: Bill) -> float:
         """All-in power [kW] of the GPUs that are paid for; nan where no node says."""
         return bill.units.billed_gpus * power_w(self.resolved, self.store) / 1e3
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What one process is asked: the most sessions among ascending counts."""
-
-    scenario: Scenario
-    counts: tuple[int, ...]
-    replications: int
 
 
 @dataclass(slots=True)
@@ -176,54 +96,22 @@ class Search:
         return given if given is not None else self.part.max_usd_per_hour or math.inf
 
 
-def plan(scenario: Scenario | str | Mapping[str, Any], options: PlanOptions | None = None) -> PlanResult:
-    """The cheapest configuration and number of replicas that serve the demand within the SLO.
+@dataclass(frozen=True, slots=True)
+class Cheapest:
+    """Result of a search, and the case of its cheapest option."""
 
-    Parameters
-    ----------
-    scenario : Scenario, str or mapping
-        A scenario, the path or shipped name of one, or plain data; with an SLO, and ``plan`` or ``demand`` that say how
-        many sessions are live.
-    options : PlanOptions, optional
-        Seats, budget, processes.
+    result: PlanResult
+    case: Case
 
-    Returns
-    -------
-    PlanResult
-        Same scenario, same result, whatever the number of processes.
 
-    Raises
-    ------
-    InfeasibleError
-        No configuration serves the demand; says why each fails, and which comes nearest.
-    ScenarioError
-        No SLO or no demand.
-
-    Notes
-    -----
-    Sessions are shared evenly over replicas, which do not help each other. Every configuration is bounded from above
-    without a simulation; in the order of that bound's price the most sessions a replica carries within the SLO are
-    found by bisection, where the first trial is at the load at which it would be cheaper than the best so far. The
-    limits are compared with the median over ``plan.replications`` seeds. What is pruned would have cost more,
-    given that a replica which keeps its SLO keeps it with fewer sessions, and that the bounds hold.
-
-    Examples
-    --------
-    >>> small = {"name": "x", "model": "llama-3.1-8b", "hardware": {"gpu": "h200", "num_gpus": 1},
-    ...     "workload": {"fixed": {"num_requests": 20, "input_tokens": 2000, "output_tokens": 20}, "concurrency": 1},
-    ...     "slo": {"ttft_s": {"p95": 1}}, "plan": {"live_sessions": 4, "max_sessions_per_replica": 4}}
-    >>> plan(small).best.replicas
-    1
-    """
-    options = options or PlanOptions()
-    scenario = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
-    turns = turns_of(scenario)
-    search = Search(scenario, scenario.plan or PlanPart(), need_of(scenario, options.seats, turns), options)
+def cheapest(scenario: Scenario, options: PlanOptions, run: Workers) -> Cheapest:
+    """The search behind `kvsim.planning.plan`, on processes that are there already; raises as that does."""
     if not limits_of(scenario.slo):
         raise ScenarioError("a plan needs an SLO", [Problem(scenario.origin, "slo", "", "e.g. {ttft_s: {p95: 10}}")])
+    turns = turns_of(scenario)
+    search = Search(scenario, scenario.plan or PlanPart(), need_of(scenario, options.seats, turns), options)
     cases = _by_price_bound(search, list(_cases(search, default_store(), turns)))
-    with process_pool(options.workers) as run:
-        _explore(search, cases, run)
+    _explore(search, cases, run)
     return _result(search)
 
 
@@ -259,7 +147,7 @@ def _cases(search: Search, store: ProfileStore, turns: Turns | None) -> Iterator
             resolved = resolve(candidate.scenario, store)
             hourly_bill(resolved, store)
         except KvsimError as err:
-            search.rejected.append(Rejected(candidate.name, _reason(err)))
+            search.rejected.append(Rejected(candidate.name, reason_of(err)))
             continue
         yield Case(candidate, resolved, upper_bound(resolved, turns), store)
 
@@ -285,10 +173,7 @@ def _cap(search: Search, case: Case) -> int:
     return limit if search.options.exhaustive else int(min(limit, case.bound.sessions))
 
 
-Run = Callable[[Sequence[Job]], list[tuple[Found, int]]]
-
-
-def _explore(search: Search, cases: list[Case], run: Run) -> None:
+def _explore(search: Search, cases: list[Case], run: Workers) -> None:
     """Solve the cases in waves of as many as there are processes, each against the best of the waves before."""
     width = 2 if not search.options.exhaustive else max(len(cases), 1)
     for at in range(0, len(cases), width):
@@ -296,9 +181,9 @@ def _explore(search: Search, cases: list[Case], run: Run) -> None:
         jobs = [Job(c.candidate.scenario, counts, search.part.replications) for c, counts in wave]
         if search.options.progress:
             search.options.progress("configurations", at / len(cases))
-        for (case, counts), (found, simulated) in zip(wave, run(jobs), strict=True):
-            search.simulations += simulated
-            _settle(search, case, counts, found)
+        for (case, counts), solved in zip(wave, run(solve, jobs), strict=True):
+            search.simulations += solved.simulations
+            _settle(search, case, counts, solved.found)
 
 
 def _counts(search: Search, case: Case) -> tuple[int, ...]:
@@ -363,14 +248,17 @@ def _option(search: Search, case: Case, found: Found) -> Option:
     nodes = bill.units.billed_gpus / gpus_per_node(case.resolved, case.store)
     return Option(case.candidate.name, found.kept.sessions, replicas, spares, bill.units.billed_gpus, bill.usd_per_hour,
                   case.power_kw(bill), bill.usd_per_hour * HOURS_PER_MONTH / seats if seats else math.nan,
-                  seats / nodes if seats else math.nan, found.kept, found.broken, trust_mark(case.resolved), bill)
+                  seats / nodes if seats else math.nan, found.kept, found.broken, trust_mark(case.resolved), bill,
+                  case.candidate.scenario)
 
 
-def _result(search: Search) -> PlanResult:
-    options = tuple(sorted((o for _, o in search.found), key=lambda o: (o.usd_per_hour, o.name)))
-    if not options:
+def _result(search: Search) -> Cheapest:
+    found = sorted(search.found, key=lambda pair: (pair[1].usd_per_hour, pair[1].name))
+    if not found:
         raise _infeasible(search)
-    return PlanResult(search.base.name, search.need, options, tuple(search.rejected), search.simulations)
+    options = tuple(option for _, option in found)
+    result = PlanResult(search.base.name, search.need, options, tuple(search.rejected), search.simulations)
+    return Cheapest(result, found[0][0])
 
 
 def _infeasible(search: Search) -> InfeasibleError:
@@ -388,41 +276,3 @@ def _infeasible(search: Search) -> InfeasibleError:
     sessions = f"{trial.sessions} live session{'s' if trial.sessions > 1 else ''} a replica"
     nearest = f"the nearest is {name} with {sessions}, feasible if these were allowed: {broken}"
     return InfeasibleError(f"{message}; {nearest}", problems)
-
-
-def _reason(err: KvsimError) -> str:
-    """The first line of an error, and what each of its problems says."""
-    lines = [err.message.splitlines()[0], *(f"{p.field}: {p.given}" for p in err.problems if p.given)]
-    return "; ".join(lines[:2])
-
-
-def solve(job: Job) -> tuple[Found, int]:
-    """The most sessions of a job, and how many simulations that took."""
-    count = 0
-
-    def trial(sessions: int) -> Trial:
-        nonlocal count
-        count += job.replications
-        return try_sessions(job.scenario, sessions, job.replications)
-
-    return most_sessions(job.counts, trial), count
-
-
-@contextmanager
-def process_pool(workers: int) -> Generator[Run]:
-    """Run jobs here, or on so many fresh processes."""
-    if workers <= 1:
-        yield lambda jobs: [solve(job) for job in jobs]
-        return
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        yield lambda jobs: list(pool.map(solve, jobs))
-
-
-def _plain_option(option: Option) -> dict[str, Any]:
-    known = {"usd_per_seat_month": option.usd_per_seat_month, "seats_per_node": option.seats_per_node,
-             "power_w": option.power_kw * 1e3}
-    return {"name": option.name, "replicas": option.replicas, "spares": option.spares, "gpus": option.gpus,
-            "sessions_per_replica": option.sessions_per_replica, "usd_per_hour": option.usd_per_hour,
-            **{k: v if math.isfinite(v) else None for k, v in known.items()},
-            "trust": option.trust, "as_of": option.bill.as_of, "basis": option.bill.basis,
-            "units": option.bill.units.text(), "trial": plain_trial(option.trial), "broken": plain_trial(option.broken)}

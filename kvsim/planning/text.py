@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 
-from kvsim.planning.search import Option, PlanResult
+from kvsim.planning.changes import changes_text
+from kvsim.planning.results import Option, PlanInterval, PlanResult
 from kvsim.report.bill import bill_text
 
 
 def plan_text(result: PlanResult) -> str:
     """A plan as text."""
     need, best = result.need, result.best
-    lines = [f"{result.scenario}: {need.live_sessions:,} live sessions ({need.how})", "", *_best_lines(best), "",
-             "Options", *(_option_row(o) for o in result.options)]
+    seats = f"{need.seats:,} seats, " if need.seats else ""
+    lines = [f"{result.scenario}: {seats}{need.live_sessions:,} live sessions ({need.how})", "", *_best_lines(best)]
+    if result.interval is not None:
+        lines.append(_interval_line(result.interval))
+    lines += ["", "Options", *(_option_row(o) for o in result.options)]
+    if result.changes:
+        lines += ["", changes_text(result.changes, "The next best dollar: every single change from the cheapest")]
     if result.rejected:
         lines += ["", "Why not", *(f"  {r.name}: {r.why}" for r in result.rejected)]
     return "\n".join([*lines, "", f"{result.simulations} simulations"])
@@ -37,3 +43,11 @@ def _option_row(option: Option) -> str:
     spares = f"+{option.spares}" if option.spares else ""
     return (f"  ${option.usd_per_hour:>9,.2f} an hour  {option.replicas}{spares} x ({option.name}), "
             f"{option.sessions_per_replica} sessions each, {option.trial.worst.text()}; {option.trust}")
+
+
+def _interval_line(found: PlanInterval) -> str:
+    """How far price and sessions move."""
+    usd, sessions = found.usd_per_hour, found.sessions_per_replica
+    high = f"${usd.high:,.2f}" if math.isfinite(usd.high) else "no fleet (a single session breaks the SLO)"
+    return (f"interval: ${usd.low:,.2f} to {high} an hour, {sessions.low:.0f} to {sessions.high:.0f} sessions a "
+            f"replica: extremes of {found.draws} draws of {len(found.figures)} figures' ranges and {found.seeds} seeds")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from kvsim.errors import InfeasibleError, KvsimError, ProfileError, ScenarioError
+from kvsim.profiles.store import ProfileStore, default_store
 from kvsim.report.metrics import Window
 from kvsim.report.report import Report
 from kvsim.report.slo import interactivity
 from kvsim.scenario import Scenario, SloLimits
 from kvsim.simulation import simulate
+from kvsim.uncertainty import DrawnStore, Values
 
 Limit = tuple[str, str, float]
 """Latency, statistic and its limit [s], e.g. ("ttft_s", "p95", 10.0)."""
@@ -75,7 +79,7 @@ def limits_of(slo: SloLimits) -> tuple[Limit, ...]:
     return tuple((name, stat, limit) for name, limits in given.items() for stat, limit in limits.items())
 
 
-def try_sessions(scenario: Scenario, sessions: int, replications: int = 1) -> Trial:
+def try_sessions(scenario: Scenario, sessions: int, replications: int = 1, store: ProfileStore | None = None) -> Trial:
     """Simulate one replica with so many live sessions, seeds counted from the scenario's own.
 
     Raises
@@ -83,7 +87,7 @@ def try_sessions(scenario: Scenario, sessions: int, replications: int = 1) -> Tr
     KvsimError
         As `kvsim.simulation.simulate`.
     """
-    reports = [simulate(scenario.at(sessions, scenario.seed + k)) for k in range(replications)]
+    reports = [simulate(scenario.at(sessions, scenario.seed + k), store=store) for k in range(replications)]
 
     def median(pick: Callable[[Report], float]) -> float:
         return statistics.median(pick(r) for r in reports)
@@ -131,6 +135,114 @@ def most_sessions(counts: Sequence[int], trial: Callable[[int], Trial]) -> Found
         else:
             high, broken = middle, tried
     return Found(kept, broken)
+
+
+def most_sessions_near(counts: Sequence[int], trial: Callable[[int], Trial], guess: int) -> Found:
+    """As `most_sessions`, from a guess of the answer: a few trials around it instead of a bisection of everything.
+
+    Notes
+    -----
+    The next number is where the worst limit, interpolated between the two sides, would just hold; a bracket that this
+    does not halve is bisected.
+
+    Examples
+    --------
+    >>> def fake(n):
+    ...     return Trial(n, (Measure("ttft_s", "p95", n / 10, 1.0),), 0, 0, 0, 0, 0)
+    >>> found = most_sessions_near(range(1, 65), fake, 13)
+    >>> found.kept.sessions, found.broken.sessions
+    (10, 11)
+    """
+    low, high = -1, len(counts)
+    kept = broken = None
+    at = _place(counts, guess, (low, high))
+    while True:
+        width = high - low
+        tried = trial(counts[at])
+        if tried.ok:
+            low, kept = at, tried
+        else:
+            high, broken = at, tried
+        if high - low <= 1:
+            return Found(kept, broken)
+        halved = 2 * (high - low) <= width
+        at = _place(counts, _crossing(kept, broken), (low, high)) if halved or not (kept and broken) else (
+            (low + high) // 2)
+
+
+def _place(counts: Sequence[int], sessions: float, bracket: tuple[int, int]) -> int:
+    """Position of the largest count up to so many sessions, strictly inside a bracket of positions."""
+    low, high = bracket
+    return min(max(bisect_right(counts, sessions) - 1, low + 1), high - 1)
+
+
+def _crossing(kept: Trial | None, broken: Trial | None) -> float:
+    """Sessions at which the worst limit would just hold; at most a factor of 2 from the only side that is known."""
+    if kept and broken:
+        below, above = (math.log(max(t.worst.ratio, 1e-9)) for t in (kept, broken))
+        share = -below / (above - below) if math.isfinite(above) and above > below else 0.5
+        return kept.sessions + share * (broken.sessions - kept.sessions)
+    if kept:
+        return kept.sessions / max(kept.worst.ratio, 0.5)
+    assert broken is not None
+    return broken.sessions / min(broken.worst.ratio, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one process is asked: the most sessions among ascending counts.
+
+    ``guess`` is where the answer is expected, 0 where nothing is known; ``values`` replaces figures of profiles.
+    """
+
+    scenario: Scenario
+    counts: tuple[int, ...]
+    replications: int = 1
+    guess: int = 0
+    values: Values = field(default_factory=dict[Any, float])
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """What was found, by how many simulations; or why it cannot be simulated."""
+
+    found: Found
+    simulations: int
+    problem: str = ""
+
+
+def solve(job: Job) -> Solved:
+    """The most sessions of a job.
+
+    Raises
+    ------
+    KvsimError
+        As `kvsim.simulation.simulate`.
+    """
+    count = 0
+    store = DrawnStore(default_store(), job.values) if job.values else None
+
+    def trial(sessions: int) -> Trial:
+        nonlocal count
+        count += job.replications
+        return try_sessions(job.scenario, sessions, job.replications, store)
+
+    found = most_sessions_near(job.counts, trial, job.guess) if job.guess else most_sessions(job.counts, trial)
+    return Solved(found, count)
+
+
+def solve_or_say_why(job: Job) -> Solved:
+    """As `solve`; a scenario that is refused or does not fit is an answer too."""
+    try:
+        return solve(job)
+    except (InfeasibleError, ProfileError, ScenarioError) as err:
+        return Solved(Found(None, None), 0, reason_of(err))
+
+
+def reason_of(err: KvsimError) -> str:
+    """The first line of an error, and what the first of its problems says."""
+    lines = [err.message.splitlines()[0], *(f"{p.field}: {p.given}" for p in err.problems if p.given)]
+    return "; ".join(lines[:2])
 
 
 def _latency(name: str, stat: str) -> Callable[[Report], float]:

@@ -66,7 +66,9 @@ class Speed(Placed):
 
     ``flops`` and ``bandwidth`` are shares of the lane's dense peak and of the HBM bandwidth. ``overlap`` is
     the share of the shorter of the two times that hides behind the longer (1: a clean roofline, 0: one after
-    the other). ``floor`` is the least time of one call; ``overhead`` is added to every call.
+    the other). ``floor`` is the least time of one call; ``overhead`` is added to every call. ``single_sm`` is the
+    share of the HBM bandwidth that one multiprocessor reaches alone: given for decode attention whose tiles run in
+    waves (`kvsim.steptime.waves`).
     """
 
     lane: Lane
@@ -75,16 +77,19 @@ class Speed(Placed):
     overlap: Frac | None = None
     floor: Seconds | None = None
     overhead: Seconds | None = None
+    single_sm: Frac | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Speed:
         if self.is_fallback and "assumed" not in (self.flops.kind, self.bandwidth.kind):
             raise ValueError("an entry for any GPU must be assumed; accepted: kind 'assumed' with 'why' and 'range'")
-        for figure in (self.flops, self.bandwidth, *([self.overlap] if self.overlap else [])):
+        for figure in (self.flops, self.bandwidth, *(f for f in (self.overlap, self.single_sm) if f)):
             if not figure.base <= 1:
                 raise ValueError(f"a share of {figure.base:g}; accepted: 0 to 1")
         if not self.flops.base or not self.bandwidth.base:
             raise ValueError("a kernel that reaches nothing; accepted: a share above 0")
+        if self.single_sm is not None and not self.single_sm.base:
+            raise ValueError("a single_sm of 0; accepted: a share above 0, or none")
         return self
 
 
@@ -105,6 +110,8 @@ class KernelFamily(Strict):
     def _check(self) -> KernelFamily:
         if self.component not in ("gemm", "moe") and any(s.overlap for s in self.speeds):
             raise ValueError(f"overlap on {self.component}; accepted: on gemm and moe only")
+        if self.component not in ("gqa_decode", "mla_decode") and any(s.single_sm for s in self.speeds):
+            raise ValueError(f"single_sm on {self.component}; accepted: on gqa_decode and mla_decode only")
         if self.max_heads is not None and self.component != "mla_decode":
             raise ValueError(f"max_heads on {self.component}; accepted: on mla_decode only")
         return self

@@ -53,12 +53,29 @@ class ScaleUp(Strict):
     domain: Count
 
 
+class Reached(Strict):
+    """What kvsim's microbenchmark (``kvsim calibrate --microbench``) reached on a GPU.
+
+    ``hbm_read`` and ``hbm_copy`` are those of large arrays, ``weight_read`` that of the best matrix product of few
+    rows, ``gemm_sustained`` a large bf16 product repeated for seconds; ``kernel_in_graph`` is the least time of a
+    kernel in a graph, ``eager_launch`` what the host needs to launch one from Python.
+    """
+
+    hbm_read: BytesPerS
+    hbm_copy: BytesPerS
+    weight_read: BytesPerS
+    gemm_sustained: FlopPerS
+    kernel_in_graph: Seconds
+    eager_launch: Seconds
+
+
 class GpuProfile(Profile):
     """One GPU model (``kvsim/gpu/1``).
 
     ``flops`` are dense, by compute lane. ``num_sms`` x ``boost_clock`` bounds them by architecture, so that
     a sparse data-sheet figure cannot slip in. ``hbm_usable`` is what the driver reports, not the
-    marketed size; ``engine_visible_frac`` is the share of it that an engine sees as its total.
+    marketed size; ``engine_visible_frac`` is the share of it that an engine sees as its total. ``reached`` serves where
+    an engine profile has no kernel that was measured on this GPU.
     """
 
     schema_: Literal["kvsim/gpu/1"] = Field(alias="schema")
@@ -74,6 +91,7 @@ class GpuProfile(Profile):
     scale_up: ScaleUp
     host_link: Link
     tdp: Watts
+    reached: Reached | None = None
 
 
 class HostMemory(Strict):

@@ -11,7 +11,7 @@ PROFILE_FOLDERS = ("hardware_profiles", "models", "engine_profiles")
 
 
 def data_root() -> Path:
-    """Folder that holds ``hardware_profiles/``, ``models/``, ``engine_profiles/``, ``scenarios/`` and ``recipes/``.
+    """Folder that holds the data folders: profiles, ``scenarios/``, ``recipes/`` and ``calibrations/``.
 
     Returns
     -------

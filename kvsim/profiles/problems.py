@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -36,7 +36,7 @@ def problems_of(err: ValidationError, where: str, cls: type[BaseModel], data: Ma
     data : mapping
         Plain data that was checked.
     """
-    return [_problem(e, where, cls) for e in err.errors(include_url=False)]
+    return [_problem(e, where, cls, data) for e in err.errors(include_url=False)]
 
 
 def short(given: Any, limit: int = 60) -> str:
@@ -45,8 +45,10 @@ def short(given: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else text[:limit - 3] + "..."
 
 
-def _problem(error: Any, where: str, cls: type[BaseModel]) -> Problem:
+def _problem(error: Any, where: str, cls: type[BaseModel], data: Mapping[str, Any]) -> Problem:
     loc = [p for p in error["loc"] if p != "[key]" and not str(p).startswith(_NOT_PATH)]
+    if loc[-1:] == ["kind"] and isinstance(_value_at(data, loc[:-1]), str):
+        loc.pop()  # "router: name" is short for "router: {kind: name}"
     kind, given = error["type"], error.get("input")
     field = ".".join(str(p) for p in loc)
     if kind == "extra_forbidden":
@@ -60,6 +62,18 @@ def _problem(error: Any, where: str, cls: type[BaseModel]) -> Problem:
         expected = str(error["ctx"]["expected"])
         return Problem(where, field, short(given), expected, nearest(str(given), re.findall("'([^']*)'", expected)))
     return Problem(where, field, short(given), _accepted(error))
+
+
+def _value_at(data: Any, loc: Sequence[int | str]) -> Any:
+    """What stands at a place of plain data; None if nothing does."""
+    for part in loc:
+        if not isinstance(data, Mapping | list):
+            return None
+        try:
+            data = cast("Any", data)[part]
+        except (LookupError, TypeError):
+            return None
+    return data
 
 
 def _split_message(where: str, field: str, given: Any, message: str) -> Problem:

@@ -31,13 +31,14 @@ from kvsim.profiles.yamlio import parse_yaml
 from kvsim.units import UNITS
 
 if TYPE_CHECKING:
+    from kvsim.profiles.draft import DraftProfile
     from kvsim.profiles.engine_profile import EngineProfile
     from kvsim.profiles.hardware import ApiPriceProfile, GpuProfile, NodeProfile, PriceProfile, StorageProfile
     from kvsim.profiles.model import ModelProfile
 
-Kind = Literal["gpu", "node", "storage", "price", "api-price", "model", "engine"]
+Kind = Literal["gpu", "node", "storage", "price", "api-price", "model", "engine", "draft"]
 
-KINDS: tuple[Kind, ...] = ("gpu", "node", "storage", "price", "api-price", "model", "engine")
+KINDS: tuple[Kind, ...] = ("gpu", "node", "storage", "price", "api-price", "model", "engine", "draft")
 """Every kind of profile."""
 
 SCHEMAS = MappingProxyType({
@@ -48,6 +49,7 @@ SCHEMAS = MappingProxyType({
     "kvsim/api-price/1": "kvsim.profiles.hardware:ApiPriceProfile",
     "kvsim/model/1": "kvsim.profiles.model:ModelProfile",
     "kvsim/engine/1": "kvsim.profiles.engine_profile:EngineProfile",
+    "kvsim/draft/1": "kvsim.profiles.draft:DraftProfile",
 })
 """``schema:`` text -> module and class that checks it; imported when first needed."""
 
@@ -159,6 +161,8 @@ class ProfileStore:
     def get(self, kind: Literal["model"], name: str) -> ModelProfile: ...
     @overload
     def get(self, kind: Literal["engine"], name: str) -> EngineProfile: ...
+    @overload
+    def get(self, kind: Literal["draft"], name: str) -> DraftProfile: ...
     @overload
     def get(self, kind: Kind, name: str) -> Profile: ...
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from kvsim.errors import Problem, ProfileError
 from kvsim.profiles.figure import Figure
 from kvsim.profiles.hardware import ApiPriceProfile, PriceProfile
-from kvsim.report.bill import Bill
+from kvsim.report.bill import HOURS_PER_MONTH, Bill
 from kvsim.report.metrics import Tokens
 
 MTOK = 1e6
@@ -55,9 +55,16 @@ class Revenue:
 
 @dataclass(frozen=True, slots=True)
 class MarketPrice:
-    """What one provider would charge for the window's tokens, all together [$ per million tokens, cached included].
+    """What one provider would charge for the window's turns, all together [$ per million tokens, cached included].
 
     Where a provider charges for cache writes, fresh input is billed at that price.
+
+    Attributes
+    ----------
+    blended : float
+        With our misses bought as fresh input there too. Rises when our own cache collapses, so that it is no floor.
+    blended_ideal : float
+        With everything reused that can be: what a customer pays elsewhere for the same turns, however our cache does.
     """
 
     provider: str
@@ -67,6 +74,26 @@ class MarketPrice:
     output: float
     cache_write: float | None
     blended: float
+    blended_ideal: float
+
+
+@dataclass(frozen=True, slots=True)
+class SeatCost:
+    """Demand in seats; nan where no demand is stated.
+
+    Attributes
+    ----------
+    served : float
+        Seats whose peak hour the turns that earn would fill.
+    per_node : float
+        The same a node.
+    usd_per_month : float
+        The whole bill a seat and month of 730 hours; inf where no turn earns.
+    """
+
+    served: float = math.nan
+    per_node: float = math.nan
+    usd_per_month: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +116,21 @@ class Cost:
     bill : Bill or None
         Lines of ``usd_per_hour``.
     market : tuple of MarketPrice
-        Providers' prices for this mix of tokens, cheapest first; ``market[0]`` is the floor. A series of its own
-        beside ``usd_per_mtok.blended``, which is our break-even on the same mix.
+        Providers' prices for these turns, the cheapest with ideal hits first.
+    market_floor_usd_per_mtok : float
+        What the cheapest provider charges for the same turns, everything reused that can be. It depends on what is
+        asked and not on our cache: a collapsed node does not lift it.
+    break_even_usd_per_mtok : float
+        The bill on the tokens that are sold, cached input included: our own price floor, the second line beside the
+        market's. inf where nothing earns (a collapsed node); ``usd_per_mtok.blended`` is the bill on all tokens.
+    seats : SeatCost
+        The demand in seats.
+    revenue_by_class : mapping
+        Revenue by traffic class, where there are classes; "" is what belongs to none.
+    sales : Sales or None
+        What was sold, so that the same run can be priced again.
+    prefill_frac : float
+        Share of the engine's busy time that prefill takes.
     as_of, trust : str
         Date of the compute price; how far the speed behind it can be trusted.
     """
@@ -108,6 +148,12 @@ class Cost:
     revenue_mode: str
     bill: Bill | None = None
     market: tuple[MarketPrice, ...] = ()
+    market_floor_usd_per_mtok: float = math.nan
+    break_even_usd_per_mtok: float = math.nan
+    seats: SeatCost = SeatCost()
+    revenue_by_class: Mapping[str, Revenue] = field(default_factory=dict[str, Revenue])
+    sales: Sales | None = None
+    prefill_frac: float = math.nan
     as_of: str = ""
     trust: str = ""
 
@@ -128,6 +174,11 @@ class Sales:
         ``earning`` as an infinite cache would have served it; None takes ``earning`` itself.
     earning_turns : int or None
         Turns that earn; None takes ``turns``.
+    ideal : Tokens or None
+        ``tokens`` as an infinite cache would have served them; None takes ``tokens``.
+    by_class : mapping
+        The same by traffic class, where there are classes, so that each can have its own price; "" is what belongs to
+        none. Its parts sum to the whole.
     """
 
     tokens: Tokens
@@ -136,6 +187,13 @@ class Sales:
     hours: float
     earning_ideal: Tokens | None = None
     earning_turns: int | None = None
+    ideal: Tokens | None = None
+    by_class: Mapping[str, Sales] = field(default_factory=dict[str, "Sales"])
+
+    @property
+    def sold_turns(self) -> int:
+        """Turns that earn."""
+        return self.turns if self.earning_turns is None else self.earning_turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +214,10 @@ class CostTerms:
         Turns that customers ask for, inf where no demand is stated.
     market : iterable of ApiPriceProfile
         Providers of the model.
+    class_api : mapping
+        Prices of traffic classes that do not sell at the general one.
+    seats_served : float
+        Seats whose peak hour the turns that earn would fill; nan where no demand is stated.
     trust : str
         See `Cost`.
     """
@@ -166,6 +228,8 @@ class CostTerms:
     revenue_mode: str = "hits"
     demand_turns_per_hour: float = math.inf
     market: Iterable[ApiPriceProfile] = ()
+    class_api: Mapping[str, ApiPriceProfile] = field(default_factory=dict[str, ApiPriceProfile])
+    seats_served: float = math.nan
     trust: str = ""
 
 
@@ -231,12 +295,12 @@ def cost(usd_per_hour: float, num_nodes: float, sales: Sales, api: ApiPriceProfi
     would have to sell for if their price ratios stayed as they are; the one by resource time says what takes the
     engine's time, but reads cached context for free. Both conserve the bill.
     """
-    bill = usd_per_hour * sales.hours
-    earned = revenue_modes(sales, api, terms.demand_turns_per_hour)
-    revenue = {"hits": earned.hits, "ideal_hits": earned.ideal_hits, "demand": earned.demand}[terms.revenue_mode]
-    revenue *= sales.hours
+    bill, priced = usd_per_hour * sales.hours, priced_parts(sales, api, terms.class_api)
+    earned = revenue_modes(sales, api, terms.demand_turns_per_hour, terms.class_api)
+    revenue = mode_of(earned, terms.revenue_mode) * sales.hours
     contribution = revenue - bill
-    by_price, by_time = by_api_price(bill, sales.tokens, api), by_resource_time(bill, sales.tokens, terms)
+    by_price, by_time = by_api_price(bill, priced), by_resource_time(bill, sales.tokens, terms)
+    market = market_prices(sales.tokens, terms.market, sales.ideal)
     return Cost(
         usd_per_hour=usd_per_hour,
         usd_per_mtok=by_time if terms.attribution == "resource_time" else by_price,
@@ -245,14 +309,49 @@ def cost(usd_per_hour: float, num_nodes: float, sales: Sales, api: ApiPriceProfi
         margin_frac=_ratio(contribution, revenue),
         break_even_frac=_ratio(bill, revenue),
         by_price=by_price, by_resource_time=by_time, attribution=terms.attribution,
-        revenue_usd_per_hour=earned, revenue_mode=terms.revenue_mode, bill=terms.bill,
-        market=market_prices(sales.tokens, terms.market),
+        revenue_usd_per_hour=earned, revenue_mode=terms.revenue_mode, bill=terms.bill, market=market,
+        market_floor_usd_per_mtok=market[0].blended_ideal if market else math.nan,
+        break_even_usd_per_mtok=_price_floor(bill, sales, terms),
+        seats=_seat_cost(usd_per_hour, num_nodes, terms.seats_served),
+        revenue_by_class=_by_class(sales, api, terms), sales=sales, prefill_frac=terms.prefill_frac,
         as_of=terms.bill.as_of if terms.bill else "", trust=terms.trust,
     )
 
 
-def revenue_modes(sales: Sales, api: ApiPriceProfile | None, demand_turns_per_hour: float = math.inf) -> Revenue:
+def mode_of(revenue: Revenue, mode: str) -> float:
+    """The revenue [$ per hour] of one mode.
+
+    >>> mode_of(Revenue(3.0, 2.0, 1.0), "demand")
+    1.0
+    """
+    return {"hits": revenue.hits, "ideal_hits": revenue.ideal_hits, "demand": revenue.demand}[mode]
+
+
+Priced = tuple[tuple[Sales, ApiPriceProfile | None], ...]
+"""Parts of what was sold with the price that each sells at; None where no price is known."""
+
+
+def priced_parts(sales: Sales, api: ApiPriceProfile | None, class_api: Mapping[str, ApiPriceProfile]) -> Priced:
+    """What was sold, divided by price: one part a traffic class where classes have prices of their own."""
+    if not class_api:
+        return ((sales, api),)
+    return tuple((part, class_api.get(name, api)) for name, part in sales.by_class.items())
+
+
+def revenue_modes(sales: Sales, api: ApiPriceProfile | None, demand_turns_per_hour: float = math.inf,
+                  class_api: Mapping[str, ApiPriceProfile] | None = None) -> Revenue:
     """$ per hour of the window in the three modes; see `Revenue`.
+
+    Parameters
+    ----------
+    sales : Sales
+        What was served.
+    api : ApiPriceProfile or None
+        The general price.
+    demand_turns_per_hour : float
+        Turns that customers ask for; all classes lose the same share of theirs beyond it.
+    class_api : mapping, optional
+        Prices of classes that do not sell at the general one.
 
     Examples
     --------
@@ -263,22 +362,70 @@ def revenue_modes(sales: Sales, api: ApiPriceProfile | None, demand_turns_per_ho
     >>> round(modes.hits, 2), round(modes.ideal_hits, 2), round(modes.demand, 3)
     (3.0, 0.57, 0.285)
     """
-    if api is None or sales.hours <= 0:
+    if sales.hours <= 0:
         return Revenue(math.nan, math.nan, math.nan)
-    hits = revenue_usd(sales.earning, api) / sales.hours
-    ideal = revenue_usd(sales.earning_ideal or sales.earning, api) / sales.hours
-    turns = (sales.turns if sales.earning_turns is None else sales.earning_turns) / sales.hours
-    sold = min(1.0, demand_turns_per_hour / turns) if turns else 1.0
-    return Revenue(hits, ideal, ideal * sold)
+    parts = priced_parts(sales, api, class_api or {})
+    hits = _earned(parts, lambda part: part.earning) / sales.hours
+    ideal = _earned(parts, lambda part: part.earning_ideal or part.earning) / sales.hours
+    return Revenue(hits, ideal, ideal * _sold_frac(sales, demand_turns_per_hour))
 
 
-def by_api_price(bill_usd: float, tokens: Tokens, api: ApiPriceProfile | None) -> UsdPerMtok:
-    """The bill shared in proportion to what each kind of tokens sells for; nan without an API price."""
-    blended = _ratio(bill_usd * MTOK, tokens.total)
-    break_even = _ratio(bill_usd, revenue_usd(tokens, api)) if api else math.nan
-    prices = (api.input.base, api.cached_input.base, api.output.base) if api else (math.nan,) * 3
-    uncached, cached, output = (break_even * p for p in prices)
-    return UsdPerMtok(uncached, cached, output, blended, _ratio(bill_usd * MTOK, tokens.output), blended)
+def _sold_frac(sales: Sales, demand_turns_per_hour: float) -> float:
+    """Share of the turns that earn which customers ask for, 0 to 1."""
+    turns = _ratio(sales.sold_turns, sales.hours)
+    return min(1.0, demand_turns_per_hour / turns) if turns > 0 else 1.0
+
+
+def _earned(parts: Priced, pick: Callable[[Sales], Tokens]) -> float:
+    return math.fsum(revenue_usd(pick(part), api) if api else math.nan for part, api in parts)
+
+
+def _by_class(sales: Sales, api: ApiPriceProfile | None, terms: CostTerms) -> dict[str, Revenue]:
+    """Revenue by class; all classes lose the same share of their turns to a demand below what is served."""
+    sold = _sold_frac(sales, terms.demand_turns_per_hour)
+    found: dict[str, Revenue] = {}
+    for name, part in sales.by_class.items():
+        earned = revenue_modes(part, terms.class_api.get(name, api))
+        found[name] = Revenue(earned.hits, earned.ideal_hits, earned.ideal_hits * sold)
+    return found
+
+
+def _price_floor(bill_usd: float, sales: Sales, terms: CostTerms) -> float:
+    """The bill on what is sold [$ per million tokens]; inf where there is a bill and nothing sold."""
+    frac = _sold_frac(sales, terms.demand_turns_per_hour) if terms.revenue_mode == "demand" else 1.0
+    sold = sales.earning.total * frac
+    return bill_usd * MTOK / sold if sold else math.inf if bill_usd > 0 else math.nan
+
+
+def _seat_cost(usd_per_hour: float, num_nodes: float, seats: float) -> SeatCost:
+    if math.isnan(seats):
+        return SeatCost()
+    monthly = usd_per_hour * HOURS_PER_MONTH
+    return SeatCost(seats, _ratio(seats, num_nodes), monthly / seats if seats else math.inf)
+
+
+def by_api_price(bill_usd: float, parts: Priced) -> UsdPerMtok:
+    """The bill shared in proportion to what each kind of tokens sells for; nan without an API price.
+
+    Where classes sell at prices of their own, a kind's figure is the mean over its tokens.
+    """
+    whole = math.fsum(part.tokens.total for part, _ in parts)
+    made = math.fsum(part.tokens.output for part, _ in parts)
+    blended = _ratio(bill_usd * MTOK, whole)
+    break_even = _ratio(bill_usd, _earned(parts, lambda part: part.tokens))
+    uncached, cached, output = (break_even * _mean_price(parts, *kind) for kind in (
+        ("uncached_input", "input"), ("cached_input", "cached_input"), ("output", "output")))
+    return UsdPerMtok(uncached, cached, output, blended, _ratio(bill_usd * MTOK, made), blended)
+
+
+def _mean_price(parts: Priced, kind: str, price: str) -> float:
+    """Mean price of a kind of tokens over those served; over the parts where none was."""
+    pairs = [(float(getattr(part.tokens, kind)), float(getattr(api, price).base) if api else math.nan)
+             for part, api in parts]
+    count = math.fsum(n for n, _ in pairs)
+    if len(pairs) == 1 or not count:
+        return math.fsum(usd for _, usd in pairs) / len(pairs)
+    return math.fsum(n * usd for n, usd in pairs) / count
 
 
 def by_resource_time(bill_usd: float, tokens: Tokens, terms: CostTerms) -> UsdPerMtok:
@@ -297,11 +444,24 @@ def by_resource_time(bill_usd: float, tokens: Tokens, terms: CostTerms) -> UsdPe
     return UsdPerMtok(each[0], each[1], each[2], blended, _ratio(bill_usd * MTOK, tokens.output), blended)
 
 
-def market_prices(tokens: Tokens, market: Iterable[ApiPriceProfile]) -> tuple[MarketPrice, ...]:
-    """What each provider would charge for these tokens, cheapest first."""
+def market_prices(tokens: Tokens, market: Iterable[ApiPriceProfile], ideal: Tokens | None = None,
+                  ) -> tuple[MarketPrice, ...]:
+    """What each provider would charge for these turns, the cheapest with ideal hits first.
+
+    Parameters
+    ----------
+    tokens : Tokens
+        As we served them.
+    market : iterable of ApiPriceProfile
+        Providers of the model.
+    ideal : Tokens, optional
+        As an infinite cache would have served them; None takes `tokens`.
+    """
+    reused = ideal or tokens
     priced = [MarketPrice(p.provider, p.as_of, p.input.base, p.cached_input.base, p.output.base,
-                          p.cache_write.base if p.cache_write else None, _market_blended(tokens, p)) for p in market]
-    return tuple(sorted(priced, key=lambda m: (m.blended, m.provider)))
+                          p.cache_write.base if p.cache_write else None, _market_blended(tokens, p),
+                          _market_blended(reused, p)) for p in market]
+    return tuple(sorted(priced, key=lambda m: (m.blended_ideal, m.blended, m.provider)))
 
 
 def _market_blended(tokens: Tokens, api: ApiPriceProfile) -> float:

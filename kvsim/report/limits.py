@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,6 +87,15 @@ def limits(run: EngineRun, window: Window, split: StepSplit, config: EngineConfi
     named = {name: getattr(shares, name) for name in RESOURCES}
     largest = max(named, key=lambda name: named[name])
     return Limits(largest if named[largest] > 1.0 - busy else "idle", shares)
+
+
+def mean_limits(parts: Sequence[Limits]) -> Limits:
+    """What binds several replicas on average."""
+    if len(parts) == 1:
+        return parts[0]
+    named = {name: sum(getattr(part.shares, name) for part in parts) / len(parts) for name in RESOURCES}
+    largest = max(named, key=lambda name: named[name])
+    return Limits(largest if named[largest] > 1.0 - sum(named.values()) else "idle", Shares(**named))
 
 
 def _waiting_shares(run: EngineRun, window: Window, config: EngineConfig) -> tuple[float, float, float]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.engine.step_log import NO_STEPS, StepSums
 from kvsim.engine.types import FINISHED, REFUSED, EngineRun, RunRecords, RunTotals
 
 Floats = NDArray[np.float64]
@@ -54,13 +56,42 @@ class TierShares:
     pool: float = 0.0
 
 
+Bound = Literal["capacity", "policy", "bandwidth", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class LostBy:
+    """Shares of all prompt tokens that an infinite cache would have found and this one did not.
+
+    Attributes
+    ----------
+    capacity : float
+        Was in the cache and was evicted.
+    policy : float
+        Was not kept in a usable form: no checkpoint, part of a block, or still being computed by somebody else.
+    bandwidth : float
+        Is in a tier, or on its way there, but was not loaded.
+    bound_by : str
+        The largest of them; "none" when together they are less than 1 % of the prompt tokens.
+    """
+
+    capacity: float
+    policy: float
+    bandwidth: float
+    bound_by: Bound
+
+
 @dataclass(frozen=True, slots=True)
 class HitRate:
-    """Token-weighted shares of all prompt tokens; ``ideal`` is an infinite cache without block rounding."""
+    """Token-weighted shares of all prompt tokens; ``ideal`` is an infinite cache without block rounding.
+
+    ``lost_by`` says what the total lacks of the ideal; None for several replicas.
+    """
 
     total: float
     ideal: float
     by_tier: TierShares
+    lost_by: LostBy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +107,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """TTFT from arrival to first token, TPOT per request after it, ITL the same weighted by tokens, E2E whole."""
+    """TTFT from arrival to first token, TPOT a request's mean after it, ITL between any two tokens, E2E whole."""
 
     ttft_s: Spread
     tpot_s: Spread
@@ -183,17 +214,28 @@ def recomputed_frac(records: RunRecords, ideal_tokens: NDArray[np.int64], window
     return min(lost / computed, 1.0) if computed else 0.0
 
 
-def latency(records: RunRecords, window: Window) -> Latency:
-    """Latencies of what happened in the window: TTFT of first tokens, the others of finished requests."""
+def latency(records: RunRecords, window: Window, steps: StepSums = NO_STEPS) -> Latency:
+    """Latencies of what happened in the window: TTFT of first tokens, ITL of later ones, the rest of finished requests.
+
+    Parameters
+    ----------
+    records : RunRecords
+        A row a request.
+    window : Window
+        Measured part.
+    steps : StepSums, optional
+        Every gap between two tokens; without it each request's gaps count as equal.
+    """
     started = window.holds(records.first_token_s)
     done = window.holds(records.finish_s) & (records.status == FINISHED)
     many = done & (records.output_tokens > 1)
     gaps = np.maximum(records.output_tokens[many] - 1, 1)
     tpot = (records.finish_s[many] - records.first_token_s[many]) / gaps
+    itl, counts = steps.gaps(window.start_s, window.end_s) if len(steps.gap_end_s) else (tpot, gaps.astype(np.float64))
     return Latency(
         ttft_s=spread((records.first_token_s - records.arrival_s)[started]),
         tpot_s=spread(tpot),
-        itl_s=spread(tpot, gaps.astype(np.float64)),
+        itl_s=spread(itl, counts),
         e2e_s=spread((records.finish_s - records.arrival_s)[done]),
     )
 

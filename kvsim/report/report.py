@@ -13,9 +13,13 @@ import numpy as np
 from kvsim.engine.types import RunRecords, Timeline
 from kvsim.memory.capacity import Capacity
 from kvsim.report.cost import Cost
+from kvsim.report.disaggregation import DisaggregationUse
+from kvsim.report.drafting import DraftUse
+from kvsim.report.kv_throughput import KvThroughput
 from kvsim.report.ledger import LedgerEntry
 from kvsim.report.limits import Limits
 from kvsim.report.metrics import HitRate, Latency, Throughput
+from kvsim.report.replicas import ClusterUse
 from kvsim.report.slo import ClassGoodput
 from kvsim.report.transfers import TierUse
 
@@ -68,6 +72,14 @@ class Report:
         The scenario as plain data; `Scenario.from_dict` reads it back.
     tiers : tuple of TierUse
         What the tiers below HBM did, nearest first.
+    kv_throughput : tuple of KvThroughput
+        KV bytes over prefill time by context length, of a prompt alone.
+    cluster : ClusterUse or None
+        What each replica did, where there are several.
+    drafting : DraftUse or None
+        Speculative drafts: accepted length and break-even; not in the JSON of runs without drafts.
+    disaggregation : DisaggregationUse or None
+        What prefill replicas handed over to decode replicas; not in the JSON of other runs.
     records, timeline
         Per-request columns and change points; not part of the JSON.
 
@@ -96,7 +108,11 @@ class Report:
     records: RunRecords
     timeline: Timeline
     tiers: tuple[TierUse, ...] = ()
+    kv_throughput: tuple[KvThroughput, ...] = ()
     goodput_by_class: Mapping[str, ClassGoodput] = field(default_factory=dict[str, ClassGoodput])
+    cluster: ClusterUse | None = None
+    drafting: DraftUse | None = None
+    disaggregation: DisaggregationUse | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data under the stable names; nan and inf become None."""
@@ -118,6 +134,10 @@ class Report:
             "preemptions": self.preemptions,
             "limits": self.limits,
             "tiers": self.tiers,
+            "kv_throughput": self.kv_throughput,
+            "cluster": self.cluster,
+            **({"disaggregation": self.disaggregation} if self.disaggregation else {}),
+            **({"drafting": {**asdict(self.drafting), "speedup": self.drafting.speedup}} if self.drafting else {}),
             "run": self.run,
             "ledger": self.ledger,
             "scenario": self.scenario,

@@ -9,12 +9,13 @@ decode steps in closed form.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class StepBatch:
+class StepBatch(NamedTuple):
     """What one engine step computes, before the decoders' context is known.
+
+    A named tuple because the engines make millions of them.
 
     Attributes
     ----------

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvsim.errors import Problem, ProfileError
 from kvsim.profiles.engine_profile import Component, EngineProfile, Speed
 from kvsim.profiles.hardware import GpuProfile, Lane
+from kvsim.steptime.waves import wave_factor
 
 _LANES: tuple[Lane, ...] = ("fp4", "fp8", "bf16")
 
@@ -41,6 +42,8 @@ class Rate:
         Least time of a call, and time added to each.
     peak_flop_s, peak_byte_s : float
         The same at the dense peak and at nominal bandwidth.
+    num_sms, fair_over_alone : int, float
+        For kernels whose tiles run in waves (`kvsim.steptime.waves`); 0 for others.
     """
 
     flop_s: float
@@ -50,6 +53,14 @@ class Rate:
     overhead_s: float
     peak_flop_s: float
     peak_byte_s: float
+    num_sms: int = 0
+    fair_over_alone: float = 0.0
+
+    def in_waves(self, tiles: int) -> Rate:
+        """The rate at which `tiles` (sequences x KV heads of a rank) are read; itself where no waves are known."""
+        if not self.num_sms:
+            return self
+        return replace(self, byte_s=self.byte_s * wave_factor(tiles, self.num_sms, self.fair_over_alone))
 
     def seconds(self, calls: float, flops: float, num_bytes: float) -> float:
         """Time of `calls` equal calls that together do `flops` and move `num_bytes`.
@@ -92,10 +103,13 @@ def rate_of(engine: EngineProfile, gpu: GpuProfile, component: Component, fmt: s
     speed = engine.speed(component, fmt, (gpu.name, gpu.architecture), heads)
     peak = peak_flops(gpu, speed.lane)
     bandwidth = gpu.hbm_bandwidth.base
+    flops_frac, bandwidth_frac = _reached(speed, gpu, component)
+    num_sms, fair_over_alone = _waves(speed, gpu)
     return Rate(
-        flop_s=1.0 / (peak * speed.flops.base), byte_s=1.0 / (bandwidth * speed.bandwidth.base),
+        flop_s=1.0 / (peak * flops_frac), byte_s=1.0 / (bandwidth * bandwidth_frac),
         overlap=_base(speed, "overlap", 1.0), floor_s=_base(speed, "floor", 0.0),
         overhead_s=_base(speed, "overhead", 0.0), peak_flop_s=1.0 / peak, peak_byte_s=1.0 / bandwidth,
+        num_sms=num_sms, fair_over_alone=fair_over_alone,
     )
 
 
@@ -112,6 +126,28 @@ def peak_flops(gpu: GpuProfile, lane: Lane) -> float:
             return gpu.flops[wider].base
     raise ProfileError(f"GPU {gpu.name!r} has no {lane} lane",
                        [Problem(gpu.name, f"flops.{lane}", "", ", ".join(gpu.flops))])
+
+
+def _reached(speed: Speed, gpu: GpuProfile, component: Component) -> tuple[float, float]:
+    """Shares of the peak FLOPs and the bandwidth: the engine profile's, or the GPU's own where none is of this GPU."""
+    flops, bandwidth, own = speed.flops.base, speed.bandwidth.base, gpu.reached
+    if own is None or gpu.name in speed.gpus or speed.flops.base == speed.bandwidth.base == 1.0:
+        return flops, bandwidth
+    if component == "gemm":
+        if speed.lane == "bf16":
+            flops = min(1.0, own.gemm_sustained.base / peak_flops(gpu, "bf16"))
+        return flops, min(1.0, own.weight_read.base / gpu.hbm_bandwidth.base)
+    if component == "elementwise":
+        return flops, min(1.0, own.hbm_copy.base / gpu.hbm_bandwidth.base)
+    return flops, bandwidth
+
+
+def _waves(speed: Speed, gpu: GpuProfile) -> tuple[int, float]:
+    """Multiprocessors, and one's share of a full wave over what it reads alone; zeros where either is unknown."""
+    if speed.single_sm is None or gpu.num_sms is None:
+        return 0, 0.0
+    num_sms = int(gpu.num_sms.base)
+    return num_sms, min(1.0, speed.bandwidth.base / (num_sms * speed.single_sm.base))
 
 
 def _base(speed: Speed, field: str, default: float) -> float:

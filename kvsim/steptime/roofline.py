@@ -18,9 +18,11 @@ from kvsim.profiles.engine_profile import EngineProfile, LayerPart
 from kvsim.profiles.figure import Figure
 from kvsim.profiles.hardware import GpuProfile
 from kvsim.profiles.model import ModelProfile
-from kvsim.steptime.allreduce import Curve, all_reduce_curve
+from kvsim.steptime.allreduce import all_reduce_curve
 from kvsim.steptime.base import Piece, StepBatch
 from kvsim.steptime.envelope import sum_of_maxima, upper_envelope
+from kvsim.steptime.flat import FlatStep
+from kvsim.steptime.parts import Host, Links, Rates, Scan
 from kvsim.steptime.rates import Cost, Rate, peak_flops, rate_of
 from kvsim.steptime.work import (
     ACTIVATION_BYTES,
@@ -47,109 +49,6 @@ class _Load(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
-    """Chunked prefill of constant-state attention: seconds per token, all layers together."""
-
-    serial_s: float
-    parallel_s: float
-    longer: bool
-    peak_s: float
-
-    def seconds(self, tokens: int, chunks: int) -> float:
-        """Time of `tokens` in `chunks` sequences of about equal length.
-
-        Notes
-        -----
-        The scan over chunks is serial within a sequence and parallel over sequences; kernels between chunks are
-        parallel over tokens and heads. Heads divide the parallel part only, so tensor parallelism hardly
-        shortens a prefill. Law: linear in T. Source: FlashKDA's and flash-linear-attention's published timings.
-        """
-        serial, parallel = self.serial_s * tokens / max(chunks, 1), self.parallel_s * tokens
-        law = max(serial, parallel) if self.longer else serial + parallel
-        return max(law, self.peak_s * tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """Collectives of one step: all-reduces, expert exchange, pipeline hops, context parallelism."""
-
-    reduce: Curve
-    reduce_calls: int
-    row_bytes: float
-    fixed_s: float
-    per_row_s: float
-    exchange: Curve
-    exchange_calls: int
-    exchange_bytes_per_seq: float
-    per_context_s: float
-
-    def seconds(self, rows: int, batch: StepBatch) -> float:
-        """Time of all collectives of a step with `rows` tokens."""
-        total = self.reduce_calls * self.reduce.seconds(rows * self.row_bytes) + self.fixed_s + self.per_row_s * rows
-        if self.exchange_calls and batch.decode_seqs:
-            message = batch.decode_seqs * self.exchange_bytes_per_seq
-            total += self.exchange_calls * self.exchange.seconds(message)
-        return total + self.per_context_s * batch.prefill_context_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """What the host costs: launches inside a graph, launches it makes itself, scheduling and output.
-
-    ``eager_s`` is what it needs to launch a whole step, ``piecewise_s`` the parts between piecewise graphs,
-    ``context_s`` what cached context adds to a whole step; the GPU waits ``sync_s`` for it in a step with prefill.
-    """
-
-    launches_s: float
-    graph_max_tokens: float
-    eager_s: float
-    piecewise_s: float
-    context_s: float
-    sync_s: float
-    step_s: float
-    per_seq_s: float
-    per_token_s: float
-    asynchronous: bool
-
-    def own_s(self, batch: StepBatch) -> float:
-        """Scheduling, input preparation and output processing of one step."""
-        return (self.step_s + self.per_seq_s * (batch.decode_seqs + batch.prefill_chunks)
-                + self.per_token_s * batch.prefill_tokens)
-
-    def least_s(self, batch: StepBatch) -> float:
-        """Least duration of a step that the host sets: it launches what no graph covers."""
-        launching, own = self._launching_s(batch), self.own_s(batch)
-        return max(launching, own) if self.asynchronous else launching + own
-
-    def _launching_s(self, batch: StepBatch) -> float:
-        """What the host needs to launch: everything, what lies between piecewise graphs, or one graph (nothing)."""
-        if not batch.prefill_tokens:
-            return 0.0
-        rows = batch.prefill_tokens + batch.decode_seqs
-        if rows <= self.graph_max_tokens:
-            return self.piecewise_s
-        return self.eager_s + (self.context_s if batch.prefill_context_tokens > batch.prefill_tokens else 0.0)
-
-    def waited_s(self, batch: StepBatch) -> float:
-        """Time the GPU waits for the host between the kernels of a step."""
-        return self.sync_s if batch.prefill_tokens else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Rates of the kernels that a model needs, by component and format."""
-
-    dense: tuple[tuple[Rate, float, float], ...]
-    head: tuple[Rate, float]
-    experts: tuple[Rate, float] | None
-    prefill: tuple[Rate, ...]
-    expand: Rate
-    decode: tuple[Rate, ...]
-    state: Rate
-    elementwise: Rate
-
-
-@dataclass(frozen=True, slots=True)
 class RooflineStepTime:
     """Step time of one replica (a `kvsim.steptime.base.StepTimeModel`); made by `build_step_time`.
 
@@ -164,8 +63,7 @@ class RooflineStepTime:
     host: Host
     expert_imbalance: float
     _decode_only: dict[int, tuple[Piece, ...]] = field(default_factory=dict[int, tuple[Piece, ...]])
-    _context: dict[int, tuple[Piece, ...]] = field(default_factory=dict[int, tuple[Piece, ...]])
-    _sums: tuple[dict[int, float], ...] = field(default_factory=lambda: ({}, {}, {}))
+    _flat: list[FlatStep] = field(default_factory=list[FlatStep])
 
     def pieces(self, batch: StepBatch) -> tuple[Piece, ...]:
         """Affine pieces (seconds, seconds per resident context token) of the step's duration.
@@ -180,11 +78,17 @@ class RooflineStepTime:
         tuple of (float, float)
             At least one; the step lasts the largest of ``a + b x context``.
         """
-        if batch.prefill_tokens:
-            return self._pieces(batch)
-        found = self._decode_only.get(batch.decode_seqs)
+        if not self._flat:
+            parts = self.work, self.rates, self.scans, self.links, self.host
+            self._flat.append(FlatStep(parts, self.expert_imbalance, self._lines))
+        if batch[0]:
+            return self._flat[0].pieces(batch)
+        found = self._decode_only.get(batch[4])
         if found is None:
-            found = self._decode_only[batch.decode_seqs] = self._pieces(batch)
+            found = self._flat[0].pieces(batch)
+            if found[0] == (self.host.least_s(batch), 0.0):
+                found = upper_envelope(found)
+            self._decode_only[batch[4]] = found
         return found
 
     def costs(self, batch: StepBatch, context_tokens: int) -> tuple[Cost, ...]:
@@ -226,6 +130,33 @@ class RooflineStepTime:
             "host": sum(c.fixed_s for c in costs),
         }
 
+    def rank_step_s(self, batch: StepBatch, own_s: float, mean_rows: int) -> float:
+        """Duration [s] of a step of one attention-DP rank when the ranks' loads differ.
+
+        Parameters
+        ----------
+        batch : StepBatch
+            What this rank computes.
+        own_s : float
+            How long it would take if all ranks computed as much [s].
+        mean_rows : int
+            Tokens that a rank computes on average.
+
+        Notes
+        -----
+        Experts and their exchange work for all ranks together, so their time follows the mean. Attention and dense
+        layers are the rank's own. Where the host decides, a rank with less than the mean is taken as slightly too slow.
+        """
+        own = self._shared_s(batch.prefill_tokens + batch.decode_seqs)
+        return max(own_s - own + self._shared_s(mean_rows), self.host.least_s(batch))
+
+    def _shared_s(self, rows: int) -> float:
+        """Experts and their exchange for `rows` tokens a rank."""
+        if self.rates.experts is None or self.work.experts is None:
+            return 0.0
+        load = self._expert_load(self.work.experts, *self.rates.experts, rows)
+        return load.rate.cost(load.name, *load[2:]).total_s + self.links.per_row_s * rows
+
     def floor_s(self, batch: StepBatch, context_tokens: int) -> float:
         """Duration [s] below which the step would break physics.
 
@@ -241,39 +172,12 @@ class RooflineStepTime:
         compute += sum(scan.peak_s for scan in self.scans) * batch.prefill_tokens
         return max(compute, sum(load.num_bytes * load.rate.peak_byte_s for load in loads))
 
-    def _pieces(self, batch: StepBatch) -> tuple[Piece, ...]:
-        """Everything but context attention as one constant, under the lines of context attention."""
-        rows = batch.prefill_tokens + batch.decode_seqs
-        fixed = self.host.launches_s + self.host.waited_s(batch) + self.links.seconds(rows, batch)
-        fixed += self._scan_s(batch) + self._remembered_s(batch)
-        for load in self._prefill_loads(batch):
-            fixed += load.rate.seconds(load.calls, load.flops, load.num_bytes)
-        if not self.host.asynchronous:
-            fixed += self.host.own_s(batch)
-        lines = [(fixed + a, b) for a, b in self._lines(batch.decode_seqs)]
-        least = self.host.least_s(batch)
-        return upper_envelope([*lines, (least, 0.0)]) if least > lines[0][0] else tuple(lines)
-
     def _loads(self, batch: StepBatch) -> Iterator[_Load]:
         """What every component but context attention does."""
         yield from self._row_loads(batch.prefill_tokens + batch.decode_seqs)
         yield from self._head_loads(batch.decode_seqs + batch.prefill_chunks)
         yield from self._prefill_loads(batch)
         yield from self._state_loads(batch.decode_seqs)
-
-    def _remembered_s(self, batch: StepBatch) -> float:
-        """Seconds of all loads that depend on a single number, each computed once a number."""
-        numbers = (batch.prefill_tokens + batch.decode_seqs, batch.decode_seqs + batch.prefill_chunks,
-                   batch.decode_seqs)
-        total = 0.0
-        for kind, number in enumerate(numbers):
-            seconds = self._sums[kind].get(number)
-            if seconds is None:
-                loads = (self._row_loads, self._head_loads, self._state_loads)[kind](number)
-                seconds = sum(load.rate.seconds(load.calls, load.flops, load.num_bytes) for load in loads)
-                self._sums[kind][number] = seconds
-            total += seconds
-        return total
 
     def _row_loads(self, rows: int) -> Iterator[_Load]:
         """Components that see all tokens of a step."""
@@ -329,21 +233,21 @@ class RooflineStepTime:
         """What attention of decoding sequences does at a context."""
         if seqs:
             for part, rate in zip(self.work.decode, self.rates.decode, strict=True):
-                yield _Load("decode_attention", rate, part.layers,
-                            part.layers * (part.flops_per_token * context_tokens + part.flops_per_seq * seqs),
-                            part.layers * (part.bytes_per_token * context_tokens + part.bytes_per_seq * seqs))
+                num = -(-seqs // part.rows)
+                yield _Load("decode_attention", rate.in_waves(num * part.kv_heads), part.layers,
+                            part.layers * (part.flops_per_token * context_tokens + part.flops_per_seq * num),
+                            part.layers * (part.bytes_per_token * context_tokens + part.bytes_per_seq * num))
 
     def _lines(self, seqs: int) -> tuple[Piece, ...]:
         """Attention of `seqs` decoding sequences as lines over their context."""
-        found = self._context.get(seqs)
-        if found is None:
-            pairs = zip(self.work.decode, self.rates.decode, strict=True) if seqs else ()
-            found = self._context[seqs] = sum_of_maxima([_part_lines(part, rate, seqs) for part, rate in pairs])
-        return found
+        pairs = zip(self.work.decode, self.rates.decode, strict=True) if seqs else ()
+        return sum_of_maxima([_part_lines(part, rate, seqs) for part, rate in pairs])
 
 
 def _part_lines(part: DecodeWork, rate: Rate, seqs: int) -> tuple[Piece, ...]:
     """Compute, memory and floor of one kind of layer, each a line over context."""
+    seqs = -(-seqs // part.rows)
+    rate = rate.in_waves(seqs * part.kv_heads)
     extra = part.layers * rate.overhead_s
     compute, memory = part.layers * rate.flop_s, part.layers * rate.byte_s
     return upper_envelope([
@@ -386,9 +290,8 @@ def build_step_time(model: ModelProfile, gpu: GpuProfile, layout: Layout, kv_dty
     experts, and communication with compute). Sliding windows and chosen sets (sparse attention) count in full for every
     decoding sequence: too much while contexts are shorter than the window. Routing is uniform: real routing
     touches fewer experts in small batches, and random weights make it collapse. Pipeline stages run one after the
-    other without a second batch in flight: latency is right, throughput of an engine that keeps several
-    batches in flight is up to ``pp`` times higher. Attention-DP ranks carry equal loads. Chunks of one step are about
-    equally long.
+    other; `kvsim.steptime.pipeline.pipelined` keeps several batches in flight and adds the bytes of the hops.
+    Attention-DP ranks carry equal loads. Chunks of one step are about equally long.
 
     Sources: roofline expressions re-derived from the models' equations (bases: the scaling book of the JAX team,
     NVIDIA's aiconfigurator); rates from measured kernel tables, cited in the engine profile.
@@ -473,17 +376,16 @@ def _links(work: Work, gpu: GpuProfile, layout: Layout, engine: EngineProfile) -
     """Collectives of a layout: two all-reduces a layer and one for the embedding under TP; expert exchange under DP."""
     links, bandwidth = engine.links, gpu.scale_up.bandwidth.base
     experts, layers = work.experts, work.parts.get("norms", 0)
-    exchanged = experts.layers if experts is not None and layout.dp > 1 and layout.ep > 1 else 0
+    exchanged = experts.layers if experts is not None and layout.dp > 1 else 0
     row_bytes = work.hidden * ACTIVATION_BYTES
-    hops = layout.pp - 1
-    per_row = hops * row_bytes / bandwidth
+    per_row = 0.0
     if experts is not None and exchanged:
         per_row += exchanged * _dispatch_bytes(experts, layout) / (bandwidth * links.all_to_all_efficiency.base)
     return Links(
         reduce=all_reduce_curve(links, gpu, layout.tp),
         reduce_calls=2 * layers - exchanged + 1 if layout.tp > 1 else 0,
         row_bytes=row_bytes,
-        fixed_s=hops * links.hop.base + 2 * exchanged * links.all_to_all_latency.base,
+        fixed_s=(layout.pp - 1) * links.hop.base + 2 * exchanged * links.all_to_all_latency.base,
         per_row_s=per_row,
         exchange=all_reduce_curve(links, gpu, layout.dcp),
         exchange_calls=sum(work.parts.get(p, 0) for p in _CONTEXT_PARTS) if layout.dcp > 1 else 0,
@@ -493,6 +395,11 @@ def _links(work: Work, gpu: GpuProfile, layout: Layout, engine: EngineProfile) -
 
 
 def _dispatch_bytes(experts: ExpertWork, layout: Layout) -> float:
-    """Bytes one row sends to remote experts and gets back: k x width x (dispatch + combine) x remote share."""
+    """Bytes one row sends to remote experts and gets back: k x width x (dispatch + combine) x remote share.
+
+    Without EP every rank holds a part of every expert: rows are gathered from, and results scattered to, all DP ranks.
+    """
+    if layout.ep == 1:
+        return 2.0 * ACTIVATION_BYTES * experts.width * (layout.dp - 1)
     sent = 1.0 if experts.fmt in _NARROW_FORMATS else ACTIVATION_BYTES
     return experts.chosen * experts.width * (sent + ACTIVATION_BYTES) * (layout.ep - 1) / layout.ep

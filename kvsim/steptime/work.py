@@ -71,7 +71,10 @@ class ExpertWork:
 
 @dataclass(frozen=True, slots=True)
 class DecodeWork:
-    """Attention of decoding sequences in ``layers`` equal layers: a part per context token, a part per sequence."""
+    """Attention of decoding sequences in ``layers`` equal layers: a part per context token, a part per sequence.
+
+    With drafts a batch counts ``rows`` rows for every sequence (`kvsim.steptime.drafting`).
+    """
 
     component: Literal["gqa_decode", "mla_decode"]
     heads: int
@@ -80,6 +83,8 @@ class DecodeWork:
     flops_per_token: float
     bytes_per_seq: float = 0.0
     flops_per_seq: float = 0.0
+    kv_heads: int = 1
+    rows: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +149,8 @@ def work_of(model: ModelProfile, layout: Layout, kv_dtype: str) -> Work:
 
     Notes
     -----
-    Experts see the tokens of all attention-DP ranks of their expert-parallel group; the ranks are taken to
-    carry equal loads. Biases, norms' weights and rotary tables are not counted (below 0.1 %).
+    Experts see the tokens of all attention-DP ranks, whether they are divided by EP or by TP x DP; the ranks are taken
+    to carry equal loads. Biases, norms' weights and rotary tables are not counted (below 0.1 %).
     """
     runs = Counter(model.layer_names)
     specs = [(model.attention[name], count) for name, count in runs.items()]
@@ -210,7 +215,7 @@ def _experts(model: ModelProfile, layout: Layout) -> ExpertWork | None:
         layers=num_moe_layers(model), num_experts=moe.num_experts, chosen=moe.experts_per_token,
         fmt=model.weights.routed_experts or model.weights.default,
         params=params / shards, flops_per_row=2.0 * chosen / shards,
-        row_factor=max(1.0, layout.ep / layout.tp) if layout.ep > 1 else 1.0,
+        row_factor=max(1.0, shards / layout.tp),
         width=moe.latent_dim or model.hidden,
     )
 
@@ -231,13 +236,13 @@ def _gqa_decode(spec: GqaAttention, layers: int, layout: Layout, kv_dtype: str) 
     per_token = window / spec.window if spec.window else kv_bytes_per_token(spec, kv_dtype, layout.tp)
     flops = 2.0 * -(-spec.num_heads // layout.tp) * (spec.head_dim + (spec.v_head_dim or spec.head_dim))
     heads = -(-spec.num_heads // layout.tp) * layout.dcp
-    limit = spec.window or spec.index_topk
+    limit, kv_heads = spec.window or spec.index_topk, max(1, spec.num_kv_heads // layout.tp)
     if not limit:
-        return DecodeWork("gqa_decode", heads, layers, per_token / layout.dcp, flops)
+        return DecodeWork("gqa_decode", heads, layers, per_token / layout.dcp, flops, kv_heads=kv_heads)
     index = 0.0 if spec.window else index_key_bytes(spec.index_key_bytes_bf16 // 2, kv_dtype)
     index_flops = 0.0 if spec.window else float(spec.index_key_bytes_bf16 * spec.index_num_heads)
     return DecodeWork("gqa_decode", heads, layers, index / layout.dcp, index_flops,
-                      limit * (per_token - index) / layout.dcp, limit * flops)
+                      limit * (per_token - index) / layout.dcp, limit * flops, kv_heads)
 
 
 def _mla_decode(spec: MlaAttention, layers: int, layout: Layout, kv_dtype: str) -> DecodeWork:

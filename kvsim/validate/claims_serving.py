@@ -1,4 +1,4 @@
-"""Kimi K3 on 8 x B300 under agent sessions, with and without a DRAM tier (targets 13 to 17)."""
+"""Kimi K3 on 8 x B300 under agent sessions, with and without tiers below HBM (targets 13 to 18)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ NUM_SEEDS = 11
 """Seeds of a cell."""
 NUM_CONTROL_SEEDS = 3
 """Seeds of a cell of a negative control, which is far outside."""
-SCENARIOS = MappingProxyType({"none": "k3-b300-cliff", "DRAM": "k3-b300-dram"})
-"""Shipped scenarios by the tier below HBM; only their number of live sessions and engine profile are changed."""
+SCENARIOS = MappingProxyType({"none": "k3-b300-cliff", "DRAM": "k3-b300-dram", "Mooncake": "k3-b300-dcp8-mooncake"})
+"""Shipped scenarios by the tier below HBM; number of live sessions, engine profile and `LOGGED_POOL` are changed."""
+LOGGED_POOL = MappingProxyType({("Mooncake", 56): "engine.num_blocks=1895", ("Mooncake", 70): "engine.num_blocks=1895"})
+"""Cells whose engine kept less memory free than the scenario's says: blocks of the 21.6M tokens that it logged."""
 
 _RUN = "SemiAnalysisAI/InferenceX@f04fbe68f"
+_MOONCAKE = "SemiAnalysisAI/InferenceX#2802"
 _ARTICLE = "SemiAnalysis article on agentic KV caches"
 _CYCLE = ("bistable: a few seeds keep most hits, the others lose nearly all; the median lies between. Generated "
           "session trees hold about 315k tokens on average, those of a study of the recorded ones about 377k")
@@ -48,8 +51,8 @@ class Outcome:
 
     Attributes
     ----------
-    hit_frac, external_frac : float
-        Hits in all tiers and below HBM / all prompt tokens.
+    hit_frac, hbm_frac, external_frac : float
+        Hits in all tiers, in HBM and below it / all prompt tokens.
     lost_frac : float
         What an infinite cache would have found beyond that / all prompt tokens.
     output_tokens_per_s, ttft_s : float
@@ -57,6 +60,7 @@ class Outcome:
     """
 
     hit_frac: float
+    hbm_frac: float
     external_frac: float
     lost_frac: float
     output_tokens_per_s: float
@@ -98,6 +102,7 @@ class K3Runs:
 
     def _run(self, cell: Cell, seed: int, seeds: int) -> Outcome:
         changes = [f"engine.profile={cell.profile}"] if cell.profile else []
+        changes += filter(None, [LOGGED_POOL.get((cell.tier, cell.concurrency), "")])
         outcome = _outcome(simulate(load_scenario(SCENARIOS[cell.tier], changes).at(cell.concurrency, seed)))
         if self._advance is not None:
             self._advance(str(cell), (seed + 1) / seeds)
@@ -107,12 +112,12 @@ class K3Runs:
 def _outcome(report: Report) -> Outcome:
     """The figures of a report that are judged."""
     hits, tiers = report.hit_rate, report.hit_rate.by_tier
-    return Outcome(hits.total, tiers.dram + tiers.nvme + tiers.pool, hits.ideal - hits.total,
+    return Outcome(hits.total, tiers.hbm, tiers.dram + tiers.nvme + tiers.pool, hits.ideal - hits.total,
                    report.throughput.output_tokens_per_s, report.latency.ttft_s.p50)
 
 
 def serving_claims(runs: K3Runs) -> list[Claim]:
-    """Targets 13 to 17 and the controls of target 14; each claim simulates what it needs.
+    """Targets 13 to 18 and the controls of target 14; each claim simulates what it needs.
 
     Parameters
     ----------
@@ -126,7 +131,8 @@ def serving_claims(runs: K3Runs) -> list[Claim]:
         published values, and its extremes are those of the seeds' own ratios.
     """
     build = _Builder(runs)
-    return [*_hits(build), *_throughput(build), *_ratios(build), *_ttft(build), *_external(build), *_controls(build)]
+    return [*_hits(build), *_throughput(build), *_ratios(build), *_ttft(build), *_external(build), *_divided(build),
+            *_controls(build)]
 
 
 class _Builder:
@@ -138,7 +144,8 @@ class _Builder:
     def cell(self, label: tuple[str, str], cell: Cell, name: str, published: tuple[str, Band], miss: str = "") -> Claim:
         """A claim about the median of one figure in one cell."""
         what, form = _FIGURES[name]
-        source = _ARTICLE if name in ("hit_frac", "lost_frac") and cell.concurrency <= 8 else _RUN
+        is_article = name in ("hit_frac", "lost_frac") and cell.concurrency <= 8
+        source = _MOONCAKE if cell.tier == "Mooncake" else _ARTICLE if is_article else _RUN
         return Claim(label[0], label[1], f"{cell}: {what}", published[0], published[1], source, form,
                      lambda: median_of(self.runs.values(cell, name)), simulated=True, miss=miss)
 
@@ -152,6 +159,7 @@ class _Builder:
 
 _FIGURES = MappingProxyType({
     "hit_frac": ("hit rate", "{:.1%}"), "lost_frac": ("below an infinite cache", "{:.1%}"),
+    "hbm_frac": ("hits in HBM, of all prompt tokens", "{:.1%}"),
     "external_frac": ("external hits, of all prompt tokens", "{:.1%}"),
     "output_tokens_per_s": ("output tokens/s", "{:.1f}"), "ttft_s": ("TTFT p50", "{:.3g} s"),
 })
@@ -221,6 +229,32 @@ def _external(build: _Builder) -> list[Claim]:
            "of the pool, which leaves too little for the contexts of sessions between turns")
     return [build.cell(("17a", "H"), cell, "external_frac", ("62 %", plus_minus(0.62, 0.20, "20 points")), why),
             build.cell(("17b", "H"), cell, "hit_frac", ("-", at_least(0.88, ">= 88 %")))]
+
+
+def _divided(build: _Builder) -> list[Claim]:
+    """Target 18: latents divided over the GPUs, a Mooncake pool below."""
+    low, high = Cell("Mooncake", 56), Cell("Mooncake", 70)
+    return [
+        Claim("18a", "H", "Mooncake c8, c24, c48: the lowest hit rate in HBM", "90.4 to 96.3 % (c1 to c48)",
+              at_least(0.90, ">= 90 %"), _MOONCAKE, "{:.1%}", partial(_lowest, build.runs, (8, 24, 48)),
+              simulated=True),
+        build.cell(("18b", "H"), low, "hbm_frac", ("88.0 %", Band(0.80, 0.97, "80 to 97 %", value=0.88))),
+        Claim("18c", "H", f"{low} - {high}: hits in HBM", "28.1 points", at_least(0.15, ">= 15 points", 0.281),
+              _MOONCAKE, "{:.1%}", partial(_fall, build.runs, low, high), simulated=True),
+    ]
+
+
+def _lowest(runs: K3Runs, sessions: Sequence[int]) -> Sample:
+    """The lowest median of several cells."""
+    return min((median_of(runs.values(Cell("Mooncake", c), "hbm_frac")) for c in sessions), key=lambda s: s.value)
+
+
+def _fall(runs: K3Runs, low: Cell, high: Cell) -> Sample:
+    """Difference of medians, with the differences of each seed."""
+    above, below = runs.values(low, "hbm_frac"), runs.values(high, "hbm_frac")
+    note = "with the pool as logged; with the one that kvsim predicts, 8 % larger, the fall is half of that"
+    return Sample(statistics.median(above) - statistics.median(below),
+                  [a - b for a, b in zip(above, below, strict=True)], note)
 
 
 def _controls(build: _Builder) -> list[Claim]:

@@ -15,6 +15,7 @@ from kvsim.profiles.store import default_store
 from kvsim.report.cost import Sales, cost, revenue_usd
 from kvsim.report.metrics import Tokens
 from kvsim.steptime.base import StepBatch, step_s
+from kvsim.steptime.prompts import prefill_s
 from kvsim.steptime.roofline import RooflineStepTime, build_step_time
 from kvsim.validate.claims import Band, Claim, Sample, exactly, median_of, near, plus_minus
 from kvsim.workload.agentic import make_trees
@@ -125,9 +126,7 @@ def _physics(model: str, gpu: str, engine: str) -> RooflineStepTime:
 
 def _prompt_s(model: str, gpu: str, engine: str, tokens: int) -> float:
     """Seconds to prefill one prompt alone, in chunks."""
-    physics = _physics(model, gpu, engine)
-    chunks = [(start, min(PREFILL_BUDGET, tokens - start)) for start in range(0, tokens, PREFILL_BUDGET)]
-    return sum(step_s(physics, StepBatch(n, 1, n * start + n * (n + 1) // 2, start + n, 0), 0) for start, n in chunks)
+    return prefill_s(_physics(model, gpu, engine), tokens, PREFILL_BUDGET)
 
 
 def kv_throughput_gbps(kv_bytes: float, prefill_s: float) -> float:

@@ -17,14 +17,16 @@ from kvsim.calibrate.replay import (
     Setting,
     StepSample,
     busy_steps,
+    client_s,
     engine_config_of,
+    held_up,
     physics_of,
     step_samples,
     why_not_simulated,
     workload_of,
 )
 from kvsim.calibrate.runs import MeasuredRun, read_runs
-from kvsim.engine.types import FINISHED, EngineRun
+from kvsim.engine.types import FINISHED, RunRecords
 from kvsim.profiles.store import default_store
 from kvsim.report.report import plain
 from kvsim.simulation import ENGINES
@@ -228,8 +230,8 @@ def run_gpu_runs(paths: Iterable[str | Path], calibrate_on: Collection[str] = ()
     -----
     A run that was stopped is simulated to the same time, and both sides are scored on what had finished by then.
     Throughput is scored over the wall time less the excess of spikes (`spikes_of`); the error with them is given beside
-    it. What
-    the client does between steps is not simulated; its share of the wall time is shown as ``stall``.
+    it. What the client does between steps holds the engine up (`kvsim.calibrate.replay.client_s`); its measured share
+    of the wall time is shown as ``stall``.
     """
     setting = setting or Setting(default_store())
     runs = [(Path(path).name, run) for path in paths for run in read_runs(path)]
@@ -355,14 +357,14 @@ def simulated_served(run: MeasuredRun, model: RooflineStepTime, setting: Setting
     workload = workload_of(run.spec, run.engine.asynchronous)
     if not run.complete:
         workload = replace(workload, until_s=run.wall_s)
-    return _served(ENGINES["core"](workload, engine_config_of(run, setting), model),
-                   None if run.complete else run.wall_s)
+    done = ENGINES["core"](workload, engine_config_of(run, setting), model)
+    records = held_up(done.records, client_s(run.spec, run.engine.block_tokens))
+    return _served(records, None if run.complete else run.wall_s)
 
 
-def _served(done: EngineRun, wall_s: float | None) -> Served:
+def _served(records: RunRecords, wall_s: float | None) -> Served:
     """Figures over the requests that finished, by `wall_s` if the run was stopped."""
-    records = done.records
-    limit_s = done.totals.makespan_s if wall_s is None else wall_s
+    limit_s = float(records.finish_s.max()) if wall_s is None else wall_s
     over = (records.status == FINISHED) & (records.finish_s <= limit_s)
     prompt, cached = int(records.prompt_tokens[over].sum()), int(records.cached_tokens[over].sum())
     output = int(records.output_tokens[over].sum())

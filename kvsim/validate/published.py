@@ -10,15 +10,13 @@ from typing import Any
 
 from kvsim.profiles.paths import data_root
 from kvsim.validate.claims import KINDS, PUBLISHED_KINDS, Claim, Finding, NotSimulated
+from kvsim.validate.claims_drafts import draft_claims
 from kvsim.validate.claims_measured import recorded_claims
 from kvsim.validate.claims_memory import memory_claims
 from kvsim.validate.claims_serving import K3Runs, serving_claims
 from kvsim.validate.claims_speed import speed_claims
 
 NOT_SIMULATED = (
-    NotSimulated("18", "8 x B300, TP8 x DCP8 with a Mooncake pool: hits, 1 to 70 live sessions", "not simulated yet"),
-    NotSimulated("30", "Kimi K3 with a DSpark draft / without: throughput", "drafts are not simulated"),
-    NotSimulated("31", "acceptance length of drafts of 2, 3 and 7 tokens", "drafts are not simulated"),
     NotSimulated("33", "MiMo-V2-Flash on 8 x H200: KV throughput (4.66 Gbit/s)", "no profile of the model"),
 )
 """Targets that are left out, and why."""
@@ -113,7 +111,7 @@ def all_claims(runs: K3Runs, data: Path | None = None) -> list[Claim]:
     """
     folder = data or recordings()
     recorded = recorded_claims(folder) if folder.is_dir() else []
-    return [*memory_claims(), *speed_claims(), *serving_claims(runs), *recorded]
+    return [*memory_claims(), *speed_claims(), *draft_claims(), *serving_claims(runs), *recorded]
 
 
 def recordings() -> Path:

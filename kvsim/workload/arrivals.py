@@ -12,6 +12,7 @@ from collections import deque
 
 import numpy as np
 
+from kvsim.workload.admission import SessionGate
 from kvsim.workload.requests import Workload
 
 
@@ -22,6 +23,8 @@ class Arrivals:
     ----------
     workload : Workload
         What is asked, and how it is let in.
+    gate : SessionGate, optional
+        Keeps whole sessions waiting outside; a request has arrived when it came to the gate.
 
     Attributes
     ----------
@@ -39,8 +42,10 @@ class Arrivals:
     exactly 0.0 when no cap is set.
     """
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, gate: SessionGate | None = None) -> None:
         requests = workload.requests
+        self._gate = gate
+        self._let_in: set[int] = set()
         self.arrival_s: list[float] = [math.nan] * len(requests)
         self.num_left = len(requests)
         self._heap: list[tuple[float, int, int]] = []
@@ -74,16 +79,33 @@ class Arrivals:
     def pop_until(self, now_s: float) -> list[int]:
         """Requests that have arrived by `now_s`, in order, removed from the pending ones."""
         arrived: list[int] = []
+        heap, is_guarded = self._heap, self._door is not None or self._gate is not None
         while self.next_s() <= now_s:
-            time_s, _, i = heapq.heappop(self._heap)
+            time_s, _, i = heapq.heappop(heap)
+            if is_guarded:
+                if self._enters(i, time_s - self._shift):
+                    arrived.append(i)
+                continue
             self.arrival_s[i] = time_s - self._shift
             arrived.append(i)
-            if self._door:
-                self._door.enter(i)
+            if not heap or heap[0][0] - self._shift > now_s:
+                break
         return arrived
+
+    def _enters(self, i: int, now_s: float) -> bool:
+        """Note that a request has come to door and gate; whether it gets in now."""
+        if i in self._let_in:
+            self._let_in.remove(i)
+            return True
+        self.arrival_s[i] = now_s
+        if self._door:
+            self._door.enter(i)
+        return self._gate is None or self._gate.enters(i)
 
     def wake_s(self, now_s: float) -> float:
         """Next arrival when nothing is in flight at `now_s`, after the idle cap has been applied."""
+        if self._gate is not None and math.isinf(self.next_s()):
+            self._open_gate(self._gate.nothing_left(), now_s)
         gap = self.next_s() - now_s
         if math.isfinite(gap) and gap > self._cap:
             self._shift += gap - self._cap
@@ -97,6 +119,8 @@ class Arrivals:
             if not self._warming:
                 self.clock_start_s, self.until_s = now_s, now_s + self._duration_s
                 self._start_late(now_s)
+        if self._gate is not None:
+            self._open_gate(self._gate.leaves(i), now_s)
         if self._door:
             for own_s, waiting in self._door.leave(i):
                 heapq.heappush(self._heap, (max(own_s, now_s + self._shift), next(self._rank), waiting))
@@ -105,25 +129,36 @@ class Arrivals:
             if not self._waits[f] and self._session[f] not in self._gone:
                 self._push(f, now_s + self._think_s[f])
         if self._lanes is not None:
-            self._leave_session(self._session[i], now_s)
+            session = self._session[i]
+            left = self._open[session] = self._open[session] - 1
+            if not left and session in self._lane_of:
+                self._take_session(self._lane_of[session], now_s)
+
+    def _open_gate(self, rows: list[int], now_s: float) -> None:
+        """These have waited outside and come in now."""
+        self._let_in.update(rows)
+        for i in rows:
+            self._push(i, now_s)
 
     def _push(self, i: int, time_s: float) -> None:
         heapq.heappush(self._heap, (time_s + self._shift, next(self._rank), i))
 
     def _push_roots(self, rows: range | list[int], start_s: float) -> None:
+        waits, offset_s = self._waits, self._offset_s
         for i in rows:
-            if not self._waits[i]:
-                self._push(i, start_s + self._offset_s[i])
+            if not waits[i]:
+                heapq.heappush(self._heap, (start_s + offset_s[i] + self._shift, next(self._rank), i))
 
     def _settle(self) -> None:
         """Take from the head of the heap what cannot arrive: its lane has stopped, or too many are in flight."""
         while self._heap:
             time_s, _, i = self._heap[0]
-            if self._session[i] in self._gone or time_s - self._shift >= self._stop_of(self._session[i]):
-                self._abandon(self._session[i])
-            elif not self._door or not self._door.holds_back(i, time_s):
+            stops = self._session[i] in self._gone or time_s - self._shift >= self._stop_of(self._session[i])
+            if not stops and (not self._door or i in self._let_in or not self._door.holds_back(i, time_s)):
                 return
             heapq.heappop(self._heap)
+            if stops:
+                self._abandon(self._session[i])
 
     def _stop_of(self, session: int) -> float:
         lane = self._lane_of.get(session) if self._stop_s else None
@@ -135,6 +170,8 @@ class Arrivals:
             self._gone.add(session)
             if self._door:
                 self._door.forget(self._rows[session])
+            if self._gate is not None:
+                self._open_gate(self._gate.forget(session), self._stop_of(session))
 
     def _start_lanes(self, workload: Workload) -> None:
         self._rows: dict[int, list[int]] = {}
@@ -174,11 +211,6 @@ class Arrivals:
             session = queue.popleft()
             self._lane_of[session] = lane
             self._push_roots(self._rows[session], now_s)
-
-    def _leave_session(self, session: int, now_s: float) -> None:
-        self._open[session] -= 1
-        if not self._open[session] and session in self._lane_of:
-            self._take_session(self._lane_of[session], now_s)
 
 
 class _Door:

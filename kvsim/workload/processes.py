@@ -49,9 +49,9 @@ class Rate:
         """Expected arrivals from 0 to some times [s], shape of `time_s`, before any swing is applied to steps."""
         edges = np.array([0.0, *(t for t, _ in self.steps)])
         rates = np.array([self.base_per_s, *(r for _, r in self.steps)])
-        ends = np.append(edges[1:], math.inf)
-        inside = np.clip(np.minimum(time_s[..., None], ends) - edges, 0.0, None)
-        return (inside * rates).sum(axis=-1)
+        reached = np.concatenate([[0.0], np.cumsum(np.diff(edges) * rates[:-1])])
+        place = np.maximum(np.searchsorted(edges, time_s, side="right") - 1, 0)
+        return reached[place] + (time_s - edges[place]) * rates[place]
 
     def times_s(self, counts: Floats, until_s: float) -> Floats:
         """Times [s] at which the expected number of arrivals reaches `counts`; those beyond `until_s` are left out."""
@@ -74,6 +74,77 @@ def _inverse(grid: Floats, reached: Floats, counts: Floats) -> Floats:
     place = np.searchsorted(reached, counts, side="right") - 1
     slope = (reached[place + 1] - reached[place]) / (grid[place + 1] - grid[place])
     return grid[place] + (counts - reached[place]) / slope
+
+
+@dataclass(frozen=True, slots=True)
+class RatePattern:
+    """How the rate of recorded arrivals goes up and down: windows of equal length, played over and over.
+
+    Attributes
+    ----------
+    per_s : tuple of float
+        Mean rate [1/s] in each window.
+    window_s : float
+        Length of a window [s].
+    """
+
+    per_s: tuple[float, ...]
+    window_s: float
+
+    @property
+    def mean_per_s(self) -> float:
+        """Mean rate [1/s]."""
+        return math.fsum(self.per_s) / len(self.per_s)
+
+    @property
+    def period_s(self) -> float:
+        """Length of one play [s]."""
+        return self.window_s * len(self.per_s)
+
+    def rate(self, mean_per_s: float, until_s: float) -> Rate:
+        """The same ups and downs around another mean [1/s], up to a time [s].
+
+        >>> RatePattern((1.0, 3.0), 60.0).rate(4.0, 150.0)
+        Rate(base_per_s=2.0, steps=((60.0, 6.0), (120.0, 2.0)), swing=0.0, period_s=86400.0, peak_s=0.0)
+        """
+        scale = mean_per_s / self.mean_per_s
+        windows = math.ceil(until_s / self.window_s)
+        steps = [(k * self.window_s, scale * self.per_s[k % len(self.per_s)]) for k in range(max(windows, 1))]
+        return Rate(steps[0][1], tuple(steps[1:]))
+
+
+def recorded_pattern(time_s: Floats, window_s: float) -> RatePattern:
+    """The rate pattern of recorded arrivals.
+
+    Parameters
+    ----------
+    time_s : float array [n]
+        Arrival times [s] from 0 on, never falling.
+    window_s : float
+        About how long a window is [s], > 0: the recorded span is divided into a whole number of them.
+
+    Raises
+    ------
+    ScenarioError
+        Fewer than two arrivals, or all of them at once.
+
+    Notes
+    -----
+    The span ends one mean gap after the last arrival, so that the mean rate is that of the gaps.
+
+    Examples
+    --------
+    >>> recorded_pattern(np.array([0.0, 1.0, 2.0, 3.0, 4.0, 4.4, 4.8, 5.2, 5.6, 7.2]), 4.0)
+    RatePattern(per_s=(1.0, 1.5), window_s=4.0)
+    """
+    last = float(time_s[-1]) if len(time_s) else 0.0
+    if last <= 0:
+        given = f"{len(time_s)} arrivals within {last:g} s"
+        raise ScenarioError("no rate in the trace", [Problem("trace", "", given, "at least two, at different times")])
+    span = last * len(time_s) / (len(time_s) - 1)
+    windows = max(round(span / window_s), 1)
+    counts = np.bincount(np.minimum((time_s * (windows / span)).astype(np.int64), windows - 1), minlength=windows)
+    return RatePattern(tuple((counts * (windows / span)).tolist()), span / windows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import kvsim
 from kvsim.calibrate.overlay import Calibration, calibrate, load_calibration
 from kvsim.calibrate.replay import Setting
 from kvsim.errors import ProfileError, TraceError
 from kvsim.profiles.calibration import CalibrationProfile, CalibrationUse
 from kvsim.steptime.base import StepBatch, step_s
-from kvsim.steptime.calibrated import calibrated, with_calibration
+from kvsim.steptime.calibrated import calibrated, physics_digest, with_calibration
 
 from .conftest import DATA
 
@@ -96,3 +97,29 @@ def test_an_unknown_label_is_named(setting: Setting) -> None:
 def test_runs_that_need_a_tier_cannot_be_fitted(setting: Setting) -> None:
     with pytest.raises(TraceError, match="no step whose work is known"):
         calibrate([DATA / "gpu_runs.llama-8b-pool6000-dram40.jsonl.gz"], None, setting)
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize(("name", "runs", "labels"), [
+    ("h200-llama-8b", "llama-8b", ("fixed-c1", "fixed-c8", "fixed-c64")),
+    ("h200-llama-8b-async", "llama-8b-async", ("fixed-c8", "fixed-c64"))])
+def test_shipped_calibrations_are_what_a_fit_gives_today(name: str, runs: str, labels: tuple[str, ...]) -> None:
+    """Fit again with 'kvsim calibrate' once an engine or GPU profile has changed; see docs/step_time.md."""
+    shipped = load_calibration(name)
+    again = calibrate([DATA / f"gpu_runs.{runs}.jsonl.gz"], labels)
+    assert shipped.physics_digest == physics_digest(again.physics)
+    for factor, figure in shipped.factors.items():
+        assert figure.value == pytest.approx(getattr(again.factors, factor), rel=2e-3), factor
+
+
+def test_a_scenario_names_a_shipped_calibration() -> None:
+    data = {"name": "t", "model": "llama-3.1-8b", "hardware": {"gpu": "h200", "num_gpus": 1},
+            "engine": {"profile": "vllm-0.24-h200", "calibration": "h200-llama-8b", "async_scheduling": False},
+            "workload": {"fixed": {"num_requests": 2, "input_tokens": 100, "output_tokens": 5}, "concurrency": 2}}
+    report = kvsim.simulate(data)
+    assert report.cost.trust == "calibrated here"
+
+
+def test_an_unknown_calibration_names_the_nearest() -> None:
+    with pytest.raises(ProfileError, match="did you mean 'h200-llama-8b'"):
+        load_calibration("h200-llama-8")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from kvsim.calibrate.replay import (
     Setting,
     busy_steps,
     engine_config_of,
+    held_up,
     kv_dtype_of,
     physics_of,
     step_samples,
@@ -18,7 +20,7 @@ from kvsim.calibrate.replay import (
 )
 from kvsim.calibrate.runs import LoopSpec, MeasuredEngine, MeasuredRun, MeasuredStep
 from kvsim.engine import reference
-from kvsim.engine.types import FINISHED
+from kvsim.engine.types import FINISHED, EngineConfig
 from kvsim.errors import TraceError
 from kvsim.steptime.base import LinearStepTime
 from kvsim.steptime.calibrated import AlikeExperts
@@ -68,6 +70,16 @@ def test_asynchronous_steps_last_from_result_to_result(setting: Setting) -> None
     run = MeasuredRun(engine, "a", LoopSpec(1, 2, 1, 10, 0, 2), 0.1, True, 2, 20, 0, 4, (),
                       tuple(MeasuredStep(*row) for row in rows))
     assert [s.duration_s for s in step_samples(run, setting)] == pytest.approx([0.023, 0.007, 0.025, 0.006])
+
+
+def test_a_client_that_holds_the_engine_up_delays_all_that_comes_after() -> None:
+    workload = workload_of(LoopSpec(2, 2, 2, first=100, growth=20, out=10), False)
+    config = EngineConfig(64, 16, 8, 512, 4096)
+    plain = reference.run(workload, config, LinearStepTime(0.01, 0.0, 0.0)).records
+    late = held_up(plain, np.array([0.001, 0.02, 0.003, 0.04]))
+    assert (late.arrival_s - plain.arrival_s).tolist() == pytest.approx([0.001, 0.024, 0.004, 0.064])
+    assert (late.first_token_s - plain.first_token_s).tolist() == pytest.approx([0.004, 0.064, 0.004, 0.064])
+    assert (late.finish_s - plain.finish_s).tolist() == pytest.approx([0.004, 0.064, 0.004, 0.064])
 
 
 def test_clients_play_sessions_one_after_the_other() -> None:

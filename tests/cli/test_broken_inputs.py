@@ -49,7 +49,10 @@ SCENARIOS = {
                                                    "'kvsim/scenario/1' *"),
     "unknown price": ("", "prices: {compute: rental-2026-10}",
                       "{file}: prices.compute: got 'rental-2026-10'; accepted: * (did you mean 'rental-2026-09'?)"),
-    "not simulated yet": ("", "replicas: 3", "{file}: replicas: got 3, which is not simulated yet; accepted: 1"),
+    "not simulated yet": ("", "replicas: 3\nengine: {eviction: belady}",
+                          "{file}: engine.eviction: got belady with replicas 3, which is not simulated yet; "
+                          "accepted: it with replicas 1"),
+    "unknown router": ("", "replicas: 3\nrouter: round", "{file}: router: got 'round'; accepted: *"),
     "a key that is a list": ("", "? [a]\n: 1", "{file}: got a key that is not text at line *"),
     "a date that does not exist": ("", "description: 2026-13-45", "{file}: got a date or number that does not exist*"),
 }

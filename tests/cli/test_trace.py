@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -60,7 +61,8 @@ def test_info_takes_every_public_trace(kvsim: Shell, traces: Path) -> None:
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("name", ["mooncake_conversation", "mooncake_synthetic", "lmcache_agent_bytes256"])
+@pytest.mark.parametrize("name", ["mooncake_conversation", "mooncake_synthetic", "lmcache_agent_bytes256",
+                                  "kvcache_tester_openloop100"])
 def test_cache_finds_every_published_integer(kvsim: Shell, traces: Path, tmp_path: Path, name: str) -> None:
     with REFERENCE.open() as file:
         wanted = [w for w in csv.DictReader(file) if w["trace"] == name]
@@ -79,6 +81,33 @@ def test_cache_finds_every_published_integer(kvsim: Shell, traces: Path, tmp_pat
             row = found[policy, float(w["capacity_blocks"])]
             assert (row["hit_blocks"], row["plain_hits"]) == (int(w["hit_blocks"]), int(w["plain_hits"]))
     assert len((tmp_path / "curves.csv").read_text().splitlines()) == 1 + len(found)
+
+
+@pytest.mark.parametrize("ending", ["svg", "html"])
+def test_cache_draws_its_curves(kvsim: Shell, tmp_path: Path, ending: str) -> None:
+    trace, chart = rows(tmp_path / "t&t.jsonl", GOOD, LATER, {**LATER, "timestamp": 9001}), tmp_path / f"c.{ending}"
+    done = kvsim("cache", trace, "--policies", "lru,fifo", "--capacity-blocks", "1,4,inf", "--chart", str(chart))
+    assert done.code == 0
+    text = chart.read_text()
+    assert "unlimited cache, 58.0 %" in text  # 512 + 1,024 of 2,648 prompt tokens
+    if ending == "svg":
+        drawn = ElementTree.fromstring(text)
+        lines = drawn.findall("{http://www.w3.org/2000/svg}polyline")
+        assert [len(line.attrib["points"].split()) for line in lines] == [2, 2]
+    else:
+        assert text.startswith("<!doctype html>")
+        assert text.count("Plotly.newPlot(\"") == 1
+
+
+def test_cache_chart_of_another_form_is_refused_before_the_trace_is_read(
+        kvsim: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = kvsim("cache", "no-such-trace", "--chart", str(tmp_path / "c.pdf"))
+    assert (done.code, ".svg, .html, .png" in done.err) == (2, True)
+    monkeypatch.setattr("kvsim.commands.cache.find_spec", lambda package: None)
+    for ending in ("html", "png"):
+        done = kvsim("cache", "no-such-trace", "--chart", str(tmp_path / f"c.{ending}"))
+        assert done.code == 2
+        assert "kvsim[dashboard]" in done.err
 
 
 def test_cache_of_a_whole_trace_takes_seconds(kvsim: Shell, traces: Path) -> None:

@@ -24,6 +24,7 @@ from kvsim.errors import InfeasibleError, ScenarioError, SimulationError
 from kvsim.steptime.base import LinearStepTime
 from kvsim.validate.engine_cases import check_case, find_cases
 from kvsim.workload.requests import Row, Workload, requests_from_rows
+from tests.engine.same import assert_same_steps
 from tests.engine.strategies import KINDS, TIER_KINDS, Problem, ThreePieces, random_problem
 
 PACKED = Path(__file__).parents[1] / "data" / "engine_cases.jsonl.gz"
@@ -34,13 +35,15 @@ TIER_BATCH = max(BATCH // 2, len(TIER_KINDS))
 
 def assert_equal(plain: EngineRun, fast: EngineRun) -> None:
     """Every decision, count and time; ``busy_s`` is a sum in another order."""
-    for part, skipped in (("records", {"refusals"}), ("totals", {"counters", "busy_s"}), ("timeline", set[str]())):
+    for part, skipped in (("records", {"refusals"}), ("totals", {"counters", "busy_s", "step_sums"}),
+                          ("timeline", set[str]())):
         ours, theirs = getattr(fast, part), getattr(plain, part)
         for name in theirs.__dataclass_fields__.keys() - skipped:
             np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), f"{part}.{name}")
     assert fast.records.refusals == plain.records.refusals
     assert fast.totals.busy_s == pytest.approx(plain.totals.busy_s, rel=1e-9)
     assert plain.totals.counters.items() <= fast.totals.counters.items()
+    assert_same_steps(plain.totals.step_sums, fast.totals.step_sums)
 
 
 def both(problem: Problem) -> EngineRun:

@@ -213,7 +213,8 @@ def test_impossible_settings_are_refused(change: dict[str, int]) -> None:
 
 
 def test_broken_laws_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget(self: KvCache, holding: Holding) -> None:
+    def forget(self: KvCache, holding: Holding, is_over: bool = False) -> None:
+        del is_over
         holding.tables = []
 
     def lose(self: BlockPool, blocks: object) -> None:

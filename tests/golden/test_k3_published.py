@@ -41,6 +41,8 @@ BANDS = {
     "16f": (4, INF),
     # External hits 62 % of all prompt tokens, 20 points; GPU + external at least 88 %.
     "17a": (0.42, 0.82), "17b": (0.88, INF),
+    # DCP8 with Mooncake, hits in HBM: c1 to c48 at least 90 %, c56 80 to 97 %, c70 at least 15 points below c56.
+    "18a": (0.90, INF), "18b": (0.80, 0.97), "18c": (0.15, INF),
     # SGLang: 8.51 ms, 20 %; 0.30 to 0.55 s; 0.354 to 0.369 s, 30 %.
     "29a": (8.51 * 0.8, 8.51 * 1.2), "29b": (0.30, 0.55), "29c": (0.354 * 0.7, 0.369 * 1.3),
     "32": (3.19 * 0.98, 3.19 * 1.02), "33a": (59.93 * 0.7, 59.93 * 1.3), "33b": (33.35 * 0.7, 33.35 * 1.3),

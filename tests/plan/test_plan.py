@@ -6,15 +6,17 @@ from math import ceil, inf
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvsim.errors import InfeasibleError, ScenarioError
 from kvsim.planning import PlanOptions, plan
 from kvsim.planning.bounds import turns_of, upper_bound
 from kvsim.planning.candidates import candidates
-from kvsim.planning.changes import changes_text, next_dollar, plain_changes
+from kvsim.planning.changes import changes_text, fleet_title, next_dollar, plain_changes
 from kvsim.planning.search import need_of
 from kvsim.planning.text import plan_text
-from kvsim.planning.trials import most_sessions, try_sessions
+from kvsim.planning.trials import Measure, Trial, most_sessions, most_sessions_near, try_sessions
 from kvsim.profiles.store import default_store
 from kvsim.resolve import resolve
 from kvsim.scenario import Scenario, load_scenario
@@ -185,5 +187,63 @@ def test_the_next_dollar() -> None:
     assert rest["fp8 KV"].extra_usd_per_hour == 0
     ranked = [c.usd_per_extra_session.median for c in changes[1:]]
     assert ranked == sorted(ranked)
-    assert changes_text(changes, 2).count("\n") == len(changes) + 1
+    assert changes_text(changes, fleet_title(grid(), 2)).count("\n") == len(changes) + 2
     assert plain_changes(changes)[0]["what"] == "today"
+
+
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=40, unique=True), st.integers(0, 220), st.integers(0, 260),
+       st.floats(0.2, 6))
+def test_a_search_from_a_guess_finds_what_bisection_finds(counts: list[int], edge: int, guess: int,
+                                                         steep: float) -> None:
+    def trial(n: int) -> Trial:
+        ratio = (n / (edge + 0.5)) ** steep
+        return Trial(n, (Measure("ttft_s", "p95", ratio, 1.0),), 0, 0, 0, 0, 0)
+
+    asked = sorted(counts)
+    found, bisected = most_sessions_near(asked, trial, guess), most_sessions(asked, trial)
+    assert found.kept == bisected.kept
+    assert (found.broken is None) == (asked[-1] <= edge)
+    if found.broken is not None and found.kept is not None:
+        assert asked.index(found.broken.sessions) == asked.index(found.kept.sessions) + 1
+
+
+def test_a_plan_with_advice_says_the_next_dollar_and_an_interval() -> None:
+    asked = grid(hardware=None, kv_dtypes=["bf16"], live_sessions=40, spares=1)
+    found = plan(asked, PlanOptions(advise=True))
+    alone = plan(asked)
+    assert found.to_dict()["options"] == alone.to_dict()["options"]
+    assert found.simulations > alone.simulations
+    assert found.interval is not None
+    usd, sessions = found.interval.usd_per_hour, found.interval.sessions_per_replica
+    assert usd.low <= usd.median == found.best.usd_per_hour <= usd.high
+    assert sessions.low <= sessions.median == found.best.sessions_per_replica <= sessions.high
+    today, rest = found.changes[0], {c.what: c for c in found.changes[1:]}
+    assert today.usd_per_hour == pytest.approx(found.best.usd_per_hour)
+    assert today.sessions.median >= 40
+    assert rest["+1 replica"].extra_usd_per_hour == pytest.approx(found.best.usd_per_hour / (found.best.replicas + 1))
+    text = plan_text(found)
+    assert "The next best dollar" in text
+    assert "interval: $" in text
+    plain = found.to_dict()
+    assert len(plain["changes"]) == len(found.changes)
+    assert plain["interval"]["draws"] > 1
+
+
+def test_changes_of_ones_own_and_what_cannot_be_simulated() -> None:
+    asked = grid(hardware=None, kv_dtypes=["bf16"], changes={
+        "half the batch": {"engine.max_num_seqs": 2}, "a typo": {"engine.max_num_seq": 2}})
+    rest = {c.what: c for c in next_dollar(asked, 1)[1:]}
+    assert rest["half the batch"].sessions.median <= 12
+    assert rest["half the batch"].extra_usd_per_hour == 0
+    assert "max_num_seq" in rest["a typo"].note
+    assert "not simulated: " in changes_text([rest["a typo"]], "all")
+
+
+def test_exhaustive_search_over_k3s_own_grid_confirms_the_winner() -> None:
+    """The grid of the worked example for 60 sessions; trials measure one minute instead of twenty."""
+    asked = load_scenario("plan-k3", ["workload.duration_s=60", "plan.live_sessions=60"])
+    found, everything = plan(asked), plan(asked, PlanOptions(exhaustive=True))
+    assert len(everything.options) + len(everything.rejected) == 18
+    assert (found.best.name, found.best.usd_per_hour) == (everything.best.name, everything.best.usd_per_hour)
+    assert found.simulations < everything.simulations
+    assert all("does not fit" in r.why for r in everything.rejected)

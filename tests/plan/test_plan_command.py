@@ -42,15 +42,27 @@ def test_a_plan_is_printed_and_written(scenario: str, tmp_path: Path) -> None:
     written = json.loads(target.read_text())
     assert written["options"][0]["replicas"] == 1
     assert written["options"][0]["trial"]["ok"] is True
+    assert "The next best dollar" in done.output
+    assert "interval: $" in done.output
+    assert {c["what"] for c in written["changes"]} >= {"today", "+1 replica", "+1 TB of DRAM a replica"}
+    assert written["interval"]["usd_per_hour"]["low"] <= written["options"][0]["usd_per_hour"]
+
+
+def test_a_quick_plan_is_the_winner_alone(scenario: str) -> None:
+    done = ask(scenario, "--quick")
+    assert done.exit_code == 0, done.output
+    assert "The next best dollar" not in done.output
+    assert "interval" not in done.output
 
 
 def test_the_fleet_table(scenario: str, tmp_path: Path) -> None:
     target = tmp_path / "changes.json"
     done = ask(scenario, "--fleet", "3", "--json", str(target))
     assert done.exit_code == 0, done.output
-    assert "Today's fleet of 3" in done.output
+    assert "Today's fleet of 3 x (1 x h200 TP1, bf16 KV, no tiers); speed: same GPU, other model" in done.output
+    assert "prices as of 2026-09 (contract)" in done.output
     written = json.loads(target.read_text())
-    assert written["fleet"] == 3
+    assert (written["fleet"], written["trust"], written["as_of"]) == (3, "same GPU, other model", "2026-09")
     assert {"today", "+1 replica", "fp8 KV"} <= {c["what"] for c in written["changes"]}
 
 

@@ -96,7 +96,7 @@ def test_b300_in_base_units(hardware: ProfileStore) -> None:
 def test_measured_host_links(hardware: ProfileStore) -> None:
     rates = {name: hardware.get("gpu", name).host_link.to_gpu for name in ("h100", "h200", "gb300")}
     assert {name: (f.kind, f.base) for name, f in rates.items() if f} == {
-        "h100": ("measured", 50e9), "h200": ("measured", 55.2e9), "gb300": ("measured", 172e9)}
+        "h100": ("measured", 50e9), "h200": ("measured", 55.42e9), "gb300": ("measured", 172e9)}
 
 
 def test_nodes_share_a_host_and_are_bought_in_units(hardware: ProfileStore) -> None:

@@ -66,9 +66,16 @@ def test_a_row_is_the_median_over_its_seeds() -> None:
 def test_what_is_not_known_is_a_dash_and_not_nan() -> None:
     text = run_text(run_study(Scenario.from_dict(small())))
     assert "nan" not in text
-    assert "no API price known" in text
+    assert "prices.api names no price" in text
     paid = report_text(report(model="kimi-k3", hardware={"gpu": "b300", "num_gpus": 8}, layout={"tp": 8}))
     assert "break-even at" in paid
+
+
+def test_nothing_earned_says_why() -> None:
+    unpriced, missed = report(prices={}), report(prices={"api": "moonshot-k3"}, slo={"ttft_s": {"p95": 1e-6}})
+    assert "what it earns is not known: prices.api names no price" in report_text(unpriced)
+    assert missed.cost.revenue_usd_per_hour.hits == 0
+    assert "nothing earned: no measured request keeps the SLO" in report_text(missed)
 
 
 def test_a_logged_pool_is_shown_beside_the_predicted_one() -> None:

@@ -139,7 +139,7 @@ def test_prices_and_nodes_by_alias() -> None:
 @pytest.mark.parametrize(("changes", "fields"), [
     ({"layout": {"tp": 2}}, ["layout"]), ({"layout": {"tp": 3}}, ["layout", "layout.tp"]),
     ({"layout": {"ep": 2}}, ["layout.ep"]),
-    ({"replicas": 2, "engine": {"draft": "mtp-k1"}}, ["replicas", "engine.draft"]),
+    ({"replicas": 2, "engine": {"draft": "mtp-k1"}}, ["engine.draft_acceptance"]),
     ({"tiers": [{"kind": "nvme", "capacity": "1 kB"}]},
      ["tiers.0.capacity", "tiers.0.read_bandwidth_per_gpu", "tiers.0.write_bandwidth_per_gpu"]),
     ({"workload": {"preset": "agentx-v1", "duration_s": 9}}, ["workload.concurrency"]),

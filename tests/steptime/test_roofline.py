@@ -151,12 +151,6 @@ def test_context_parallelism_shortens_long_contexts_and_costs_at_short_ones() ->
     assert step_s(striped, decode(1), 1_000) > step_s(plain, decode(1), 1_000)
 
 
-def test_pipeline_stages_add_hops_and_divide_nothing_for_one_batch() -> None:
-    one, two = (build("llama-3.1-70b", "h100", "vllm-0.33", Layout(tp=4, pp=pp)) for pp in (1, 2))
-    extra = step_s(two, chunk(8192), 0) - step_s(one, chunk(8192), 0)
-    assert extra == pytest.approx(10e-6 + 8192 * 8192 * 2 / 450e9)
-
-
 def test_expert_exchange_is_paid_under_attention_data_parallelism_only() -> None:
     alone = build("deepseek-v3", "h200", "vllm-0.33", Layout(tp=8, ep=8))
     spread = build("deepseek-v3", "h200", "vllm-0.33", Layout(tp=1, ep=8, dp=8))
@@ -164,6 +158,20 @@ def test_expert_exchange_is_paid_under_attention_data_parallelism_only() -> None
     assert spread.links.reduce_calls == 0
     assert spread.links.seconds(64, decode(64)) > 58 * 2 * 12e-6
     assert alone.links.fixed_s == 0
+
+
+def test_experts_see_the_tokens_of_all_attention_ranks() -> None:
+    """Two attention ranks, experts divided by EP or over TP x DP: the same work a GPU, and rows that travel."""
+    alone = build("deepseek-v3", "h200", "vllm-0.33", TP8)
+    by_ep, by_tp = (build("deepseek-v3", "h200", "vllm-0.33", Layout(tp=4, dp=2, ep=ep)) for ep in (8, 1))
+    assert alone.work.experts is not None
+    for spread in (by_ep, by_tp):
+        assert spread.work.experts is not None
+        assert spread.work.experts.row_factor == 2.0
+        assert spread.work.experts.params == pytest.approx(alone.work.experts.params)
+        cost = {c.name: c for c in spread.costs(chunk(4096), 0)}["experts"]
+        assert cost.compute_s >= {c.name: c for c in alone.costs(chunk(8192), 0)}["experts"].compute_s * (1 - 1e-9)
+        assert spread.links.seconds(4096, chunk(4096)) > spread.links.fixed_s > 0
 
 
 def test_the_host_is_added_when_synchronous_and_hidden_when_not() -> None:

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from kvsim.batch.doubts import BREAK_EVEN, MONTH, SEAT, Doubts, Swing
 from kvsim.batch.findings import findings_of, usd_per_seat_month
 from kvsim.batch.spec import load_batch
 from kvsim.batch.sweep import sweep
 from kvsim.batch.table import SweepTable
 from kvsim.dashboard.sweep_page import sweep_page
 from kvsim.scenario import load_scenario
+from kvsim.uncertainty import Stress
 from tests.sweep.helpers import INLINE, batch, tiny
 
 TIERS = [{"kind": "dram", "capacity": 1e12, "write": "eager"}]
@@ -118,5 +120,26 @@ def test_page_of_money_names_every_headline() -> None:
     table = made_up({(8, False): [10.0, 12.0], (16, False): [-30.0, -30.0], (16, True): [30.0, 34.0]})
     page = sweep_page(table, load_batch(batch()))
     for text in ("Contribution per node-month", "$23,360", "Break-even utilisation", "48%", "DRAM pays back in",
-                 "seat and month", "What would turn it around", "API price x 0.9", "Hit rate 10 points or more lower"):
+                 "live session and month", "What would turn it around", "API price x 0.9",
+                 "Hit rate 10 points or more lower"):
         assert text in page, text
+
+
+def test_seat_card_is_the_seat_where_a_demand_is_stated() -> None:
+    demand = {"seats": 100, "active_frac_peak": 0.2}
+    page = sweep_page(made_up({(8, False): [10.0]}, demand=demand), load_batch(batch()))
+    assert "Bill per seat and month" in page
+    assert f"${730 * 30 * (20 / 8) / 100:,.2f}" in page
+
+
+def test_page_with_doubts_names_spans_swings_and_stresses() -> None:
+    swings = (Swing("gpu.x", 0.5, 0.9, "frac", "assumed", 5_000.0, 20_000.0),)
+    doubts = Doubts(12, 3, {MONTH: (9_000.0, 21_000.0), BREAK_EVEN: (0.4, 0.8), SEAT: (math.nan, math.nan)}, swings,
+                    (Stress("hit rate -10 points", -2.0, 0.0, True),))
+    table = made_up({(8, False): [10.0, 30.0]})
+    page = sweep_page(table, load_batch(batch()), doubts)
+    for text in ("5 to 95 % over the ranges of figures: $9,000 to $21,000", "40% to 80%", "12 draws of 3 figures",
+                 "hit rate -10 points (simulated, first seed)", "-$1,460; turns the decision",
+                 "What moves the contribution most", "gpu.x", "95 % of the traffic"):
+        assert text in page, text
+    assert "has not been drawn" in sweep_page(table, load_batch(batch()))

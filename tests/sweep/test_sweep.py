@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -134,15 +133,8 @@ def test_process_pool_gives_the_same_bytes_as_inline(tmp_path: Path) -> None:
     assert status_of(load_batch(batch(GRID, replications=2)), tmp_path / "b").peak_bytes < 500e6
 
 
-@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is an extra and not installed")
-def test_ray_gives_the_same_bytes_as_inline(tmp_path: Path) -> None:
-    sweep(batch(GRID), tmp_path / "a", INLINE)
-    sweep(batch(GRID), tmp_path / "b", SweepOptions("ray", workers=1))
-    assert (tmp_path / "a/cases.parquet").read_bytes() == (tmp_path / "b/cases.parquet").read_bytes()
-
-
-@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
-def test_ray_that_is_not_installed_is_named() -> None:
+def test_ray_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # so that importing it fails
     with pytest.raises(KvsimError, match=r"kvsim\[ray\]"):
         make_executor("ray", None, Limits())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -36,6 +37,10 @@ def test_arrow_stream_is_the_table(table: SweepTable) -> None:
 
 def test_pandas_shares_the_numbers(table: SweepTable) -> None:
     frame = table.to_pandas()
+    whole = [f.name for f in table.to_arrow().schema if pa.types.is_floating(f.type)
+             and not table.to_arrow()[f.name].null_count]
+    for name in ["case", *whole]:
+        assert np.shares_memory(frame[name].to_numpy(), table.to_arrow()[name].chunk(0).to_numpy()), name
     assert list(frame["case"]) == [0, 1, 2, 3]
     assert frame["throughput.output_tokens_per_s"].tolist()[:2] == table["throughput.output_tokens_per_s"][:2]
 

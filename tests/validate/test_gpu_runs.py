@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kvsim.calibrate.replay import StepSample
+from kvsim.calibrate.replay import StepSample, client_s
+from kvsim.calibrate.runs import read_runs
 from kvsim.errors import TraceError
 from kvsim.steptime.base import StepBatch
 from kvsim.validate.gpu_runs import GpuRunsResult, RunResult, run_gpu_runs, spikes_of
@@ -71,7 +72,8 @@ def test_throughput_after_calibration_on_short_runs() -> None:
     scored = result(True).scored
     assert {run.label for run in scored}.isdisjoint(CALIBRATE_ON)
     assert statistics.median(errors(scored)) <= 0.05
-    assert max(errors([run for run in scored if "dram40" not in run.file], "llama")) <= 0.12
+    assert max(errors(scored)) <= 0.12
+    assert max(run.hit_difference_points for run in scored) <= 1.0
 
 
 def test_throughput_of_the_hybrid_after_calibration() -> None:
@@ -91,10 +93,18 @@ def test_hits_of_the_run_that_was_cut() -> None:
     assert cut.predicted.wall_s == cut.measured.wall_s
 
 
-@pytest.mark.xfail(strict=True, reason="past the cliff a percent of the step time moves the hit rate by half a point")
 def test_hits_of_the_run_that_was_cut_after_calibration() -> None:
     cut, = (run for run in result(True).runs if not run.complete)
     assert cut.hit_difference_points <= 1.0
+
+
+def test_the_clients_time_between_steps() -> None:
+    """Runs that it was not derived from: what they took outside of steps, but for the smallest."""
+    for path in paths(("llama-8b", "llama-8b-pool6000", "qwen3-30b-a3b")):
+        for run in read_runs(path):
+            if run.complete and run.stall_s > 0.2:
+                taken_s = client_s(run.spec, run.engine.block_tokens).sum()
+                assert taken_s == pytest.approx(run.stall_s, rel=0.25), run.label
 
 
 def step(tokens: int, duration_s: float, decode_seqs: int = 0) -> StepSample:
@@ -143,14 +153,9 @@ def test_hits_with_a_host_tier() -> None:
         assert run.hit_difference_points <= 1.0, run.label
 
 
-@pytest.mark.parametrize("label", ["cliff-c2", "cliff-c4", "cliff-c8"])
+@pytest.mark.parametrize("label", ["cliff-c2", "cliff-c4", "cliff-c6", "cliff-c8"])
 def test_throughput_with_a_host_tier(label: str) -> None:
     assert offload(True)[label].throughput_error_frac <= 0.10
-
-
-@pytest.mark.xfail(strict=True, reason="decode steps of 6 sequences took 10 ms with the connector, of 8 took 9.5")
-def test_throughput_with_a_host_tier_at_six_clients() -> None:
-    assert offload(True)["cliff-c6"].throughput_error_frac <= 0.10
 
 
 def test_the_last_line_is_the_score() -> None:

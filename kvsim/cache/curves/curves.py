@@ -18,6 +18,7 @@ from kvsim.cache.curves.lanes import lanes_order
 from kvsim.cache.curves.lfu import lfu_hits
 from kvsim.cache.curves.lru import Reuses, lru_reuses
 from kvsim.cache.curves.paths import Paths, Segments, paths_of, segments_of
+from kvsim.cache.curves.s3fifo import s3fifo_hits
 from kvsim.errors import Problem, TraceError, nearest
 from kvsim.units import parse
 from kvsim.workload.requests import Floats, Ints
@@ -25,6 +26,9 @@ from kvsim.workload.table import Trace
 
 POLICIES = ("lru", "lru_tail", "fifo", "lfu", "belady")
 """Eviction policies: LRU touched head first or tail first, FIFO, LFU with in-cache counts, Belady's optimum."""
+
+OFFERED = (*POLICIES, "s3fifo")
+"""Those and S3-FIFO, which goes block by block and so takes minutes on traces of many million blocks: only if asked."""
 
 DEFAULT_CAPACITIES = (1_000, 3_000, 10_000, 30_000, 100_000, math.inf)
 """Capacities [blocks] if none are asked for."""
@@ -37,7 +41,7 @@ class CurveRow:
     Attributes
     ----------
     policy : str
-        One of `POLICIES`, or "any" where the policy makes no difference (infinite capacity with a delay).
+        One of `OFFERED`, or "any" where the policy makes no difference (infinite capacity with a delay).
     capacity_blocks : float
         Capacity [blocks]; inf = unlimited.
     block_hit_rate : float
@@ -168,7 +172,7 @@ def run_curves(trace: Trace, policies: Sequence[str] = POLICIES,
     trace : Trace
         What was asked; must know contents.
     policies : sequence of str
-        Of `POLICIES`; ``opt`` is another name of ``belady``.
+        Of `OFFERED`; ``opt`` is another name of ``belady``.
     capacities : sequence of float
         Blocks, >= 1; inf = unlimited.
     play : Play, optional
@@ -261,9 +265,9 @@ def _capacity(text: str, bytes_per_block: float | None) -> float:
 
 def _policy(name: str) -> str:
     found = "belady" if name == "opt" else name
-    if found not in POLICIES:
+    if found not in OFFERED:
         raise TraceError(f"unknown policy {name!r}", [
-            Problem("policy", "", repr(name), ", ".join(POLICIES), nearest(name, POLICIES))])
+            Problem("policy", "", repr(name), ", ".join(OFFERED), nearest(name, OFFERED))])
     return found
 
 
@@ -358,10 +362,15 @@ def _lfu(asked: _Asked) -> _Hits:
     return {c: lfu_hits(asked.paths, segments, asked.order, c) for c in asked.capacities}
 
 
+def _s3fifo(asked: _Asked) -> _Hits:
+    segments = asked.segments
+    return {c: s3fifo_hits(asked.paths, segments, asked.order, c) for c in asked.capacities}
+
+
 def _belady(asked: _Asked) -> _Hits:
     prefix, plain = belady_hits(asked.paths, asked.segments, asked.order, asked.capacities)
     return {c: (prefix[k], int(plain[k])) for k, c in enumerate(asked.capacities)}
 
 
 _COMPUTED: dict[str, Callable[[_Asked], _Hits]] = {
-    "lru": _lru, "lru_tail": _lru_tail, "fifo": _fifo, "lfu": _lfu, "belady": _belady}
+    "lru": _lru, "lru_tail": _lru_tail, "fifo": _fifo, "lfu": _lfu, "belady": _belady, "s3fifo": _s3fifo}

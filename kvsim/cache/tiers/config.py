@@ -12,6 +12,7 @@ from kvsim.errors import Problem
 TierKind = Literal["dram", "nvme", "pool"]
 WritePolicy = Literal["eager", "lazy", "on-eviction", "on-reuse", "none"]
 LoadRule = Literal["always", "break-even"]
+LoadMode = Literal["async", "layerwise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,9 @@ class TierConfig:
     step_cost_frac : float
         Share of its transfers' time that the step which starts them takes longer: 0 where copies run beside the
         computation, 1 where it waits for them.
+    load_mode : "async" or "layerwise"
+        Whether a request computes when its load is over, or at once, layer by layer behind its load: then its first
+        step, with everybody in it, ends no sooner than the load. Layerwise only if every tier that gives something is.
     """
 
     num_blocks: int
@@ -69,6 +73,7 @@ class TierConfig:
     multi_group: bool = True
     offline_from_s: float = math.inf
     step_cost_frac: float = 0.0
+    load_mode: LoadMode = "async"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -43,6 +43,7 @@ class Level:
         self.hit_tokens = 0
         self.online = self._able = config.multi_group or not num_states
         self._on_the_way: deque[tuple[float, Sequence[Copy]]] = deque()
+        self._coming: Counter[Name] = Counter()
         self._num_arrived = self._num_dropped = 0
 
     def set_time(self, now_s: float) -> None:
@@ -62,9 +63,14 @@ class Level:
         """Whether a block of that name has arrived and is still there."""
         return self.pool.find(name) is not None
 
+    def expects(self, name: Name) -> bool:
+        """Whether a block of that name is on its way here."""
+        return self._coming[name] > 0
+
     def send(self, copies: Sequence[Copy], at_s: float) -> None:
         """Start to store `copies`, as one transfer."""
         if copies:
+            self._coming.update(copy.name for copy in copies)
             self._on_the_way.append((self.store_link.send(len(copies), at_s), copies))
 
     def next_s(self, default_s: float) -> float:
@@ -78,6 +84,9 @@ class Level:
             arrived.append(self._on_the_way.popleft()[1])
             for copy in arrived[-1]:
                 self.pool.give_name(copy.target, copy.name)
+                self._coming[copy.name] -= 1
+                if not self._coming[copy.name]:
+                    del self._coming[copy.name]
             self._num_arrived += len(arrived[-1])
             self.pool.release(copy.target for copy in arrived[-1])
         return arrived

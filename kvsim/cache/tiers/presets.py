@@ -43,11 +43,11 @@ PRESETS: Mapping[str, TierPreset] = {
         "(https://vllm.ai/blog/2026-01-08-kv-offloading-connector)"),
     "lmcache": TierPreset(
         TierConfig(0, "eager", stores_outputs=False), False,
-        "LMCache 0.5.6: inclusive, prompts only; its chunks of 256 tokens, loads layer by layer and sweeps of 20 % at "
-        "a watermark are not modelled (https://docs.lmcache.ai)"),
+        "LMCache 0.5.6: inclusive, prompts only; its chunks of 256 tokens and sweeps of 20 % at a watermark are not "
+        "modelled; loads layer by layer, which it offers, are load layerwise (https://docs.lmcache.ai)"),
     "hicache": TierPreset(
-        TierConfig(0, "eager"), False,
-        "SGLang HiCache's host tier, write_through: loads layer by layer under the prefill and host slots of states "
+        TierConfig(0, "eager", load_mode="layerwise"), False,
+        "SGLang HiCache's host tier, write_through, loads layer by layer under the prefill; host slots of states "
         "split off by bytes are not modelled (https://docs.sglang.io/advanced_features/hicache_design.html)"),
     "hicache-l3": TierPreset(
         TierConfig(0, "eager", kind="pool", min_load_tokens=257), False,

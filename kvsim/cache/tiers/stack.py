@@ -26,11 +26,12 @@ class PoolShape(NamedTuple):
 
 
 class _Load(NamedTuple):
-    """Blocks on their way to a request."""
+    """Blocks on their way to a request, which computes behind them already if they stream."""
 
     row: int
     pool_blocks: list[int]
     places: list[Place]
+    streams: bool
 
 
 class TierStack:
@@ -44,6 +45,12 @@ class TierStack:
         The tiers.
     shape : PoolShape
         What they must know of the pool.
+
+    Attributes
+    ----------
+    num_late : int
+        Positions behind what the last `match` gave that are in the pool or a tier, or on their way there, but come too
+        late: not arrived, or not worth their load.
 
     Notes
     -----
@@ -79,6 +86,10 @@ class TierStack:
         self._new_copies: list[list[Copy]] = [[] for _ in configs]
         self._loads: list[tuple[float, list[_Load]]] = []
         self._load_cost_s = 0.0
+        self._due_s = -math.inf
+        self.num_late = 0
+        self._last_asked: tuple[object, ...] | None = None
+        self._last_length = 0
 
     def match(self, row: int, keys: Sequence[int], now_s: float) -> int:
         """Leading positions of `keys` that the tiers can give to a request; held until its next call or its load.
@@ -87,6 +98,26 @@ class TierStack:
         out one after the other.
         """
         self._set_time(now_s)
+        asked = self._asked(row, keys)
+        if asked is not None and asked == self._last_asked:
+            self.num_late = self._num_known(keys[self._last_length:])
+            return self._last_length
+        self._last_asked, self._last_length = asked, self._match(row, keys, now_s)
+        # What is found is known: only what follows needs a look.
+        self.num_late = self._num_known(keys[self._last_length:])
+        return self._last_length
+
+    def _asked(self, row: int, keys: Sequence[int]) -> tuple[object, ...] | None:
+        """What an answer of `match` depends on; None where that is the time too.
+
+        The head of a full queue asks again in every step.
+        """
+        if any(level.config.load_rule == "break-even" for level in self.levels):
+            return None
+        return row, keys, [(level.online, level.pool.num_changes) for level in self.levels]
+
+    def _match(self, row: int, keys: Sequence[int], now_s: float) -> int:
+        """As `match`, looked up."""
         if row in self._pinned:
             self._release([place for blocks in self._pinned.pop(row) for place in blocks.values()])
         for count in range(len(self.levels), 0, -1):
@@ -98,13 +129,23 @@ class TierStack:
                 return found.length
         return 0
 
+    def num_leading(self, keys: Sequence[int]) -> int:
+        """Leading positions of `keys` that are in the tiers now, whether loading them is worth it or not."""
+        return self._find_in(self.levels, keys).length
+
+    def streams(self, row: int) -> bool:
+        """Whether what `match` has found for a request comes layer by layer."""
+        tiers = {place[0] for blocks in self._pinned[row] for place in blocks.values()}
+        return all(self.levels[tier].config.load_mode == "layerwise" for tier in tiers)
+
     def start_load(self, row: int, first: int, tables: Sequence[Mapping[int, int]], is_counted: bool) -> None:
         """Load what `match` has found to the blocks at positions `first` and on of a request's tables."""
-        found = self._pinned.pop(row)
+        streams, found = self.streams(row), self._pinned.pop(row)
+        self._last_asked = None
         pairs = [(table[first + position], place) for table, blocks in zip(tables, found, strict=True)
                  for position, place in blocks.items()]
         self._pool.touch(pool_block for pool_block, _ in pairs)
-        self._new_loads.append(_Load(row, [pair[0] for pair in pairs], [pair[1] for pair in pairs]))
+        self._new_loads.append(_Load(row, [pair[0] for pair in pairs], [pair[1] for pair in pairs], streams))
         for tier, _ in found[0].values():
             self.levels[tier].hit_tokens += self._shape.block_tokens * is_counted
 
@@ -120,16 +161,29 @@ class TierStack:
             writer.finish(request)
 
     def issue_loads(self, at_s: float) -> None:
-        """Start the loads of a step: one transfer a tier, over when the last of them is."""
-        if not self._new_loads:
-            return
-        places = [place for load in self._new_loads for place in load.places]
-        counts = _by_tier(places)
+        """Start the loads of a step: one transfer a tier, over when the last of them is; those that stream go first."""
+        loads, self._new_loads = self._new_loads, []
+        if loads:
+            self._load_cost_s = 0.0
+        streaming = [load for load in loads if load.streams]
+        if streaming:
+            self._due_s = self._send(streaming, at_s)
+        if len(streaming) < len(loads):
+            self._send([load for load in loads if not load.streams], at_s)
+
+    def _send(self, loads: list[_Load], at_s: float) -> float:
+        """Start some loads together; returns when they are over."""
+        counts = _by_tier(place for load in loads for place in load.places)
         arrivals_s = [self.levels[tier].load_link.send(num_blocks, at_s) for tier, num_blocks in counts.items()]
-        self._load_cost_s = sum(self.levels[tier].config.step_cost_frac * self.levels[tier].config.load_s_per_block
-                                * num_blocks for tier, num_blocks in counts.items())
-        self._loads.append((max(arrivals_s), self._new_loads))
-        self._new_loads = []
+        self._load_cost_s += sum(self.levels[tier].config.step_cost_frac * self.levels[tier].config.load_s_per_block
+                                 * num_blocks for tier, num_blocks in counts.items())
+        self._loads.append((max(arrivals_s), loads))
+        return max(arrivals_s)
+
+    def take_due_s(self) -> float:
+        """The step planned now ends no sooner than this [s]: its requests compute behind loads that stream."""
+        due_s, self._due_s = self._due_s, -math.inf
+        return due_s
 
     def issue_stores(self, at_s: float) -> bool:
         """Start the stores of a step, one transfer a tier; whether there were any."""
@@ -148,10 +202,10 @@ class TierStack:
     def next_s(self) -> float:
         """When the next transfer arrives [s]; inf without any."""
         stores_s = [level.next_s(math.inf) for level in self.levels]
-        return min([arrival_s for arrival_s, _ in self._loads] + stores_s)
+        return min([arrival_s for arrival_s, _ in self._loads] + stores_s, default=math.inf)
 
     def take_arrived(self, now_s: float) -> list[int]:
-        """Finish the transfers that have arrived by `now_s`, loads first; returns the rows whose loads are over.
+        """Finish the transfers that have arrived by `now_s`, loads first; returns the rows that waited for theirs.
 
         Loads that are over at once release their blocks in reverse order. The real scheduler does it in the order of a
         set of names, which differs from one process to the next; so the order is free, and the recorded one is kept.
@@ -164,7 +218,7 @@ class TierStack:
         for tier, level in enumerate(self.levels):
             for copies in level.take_arrived(now_s):
                 self._finish_store(tier, copies)
-        return [load.row for load in arrived]
+        return [load.row for load in arrived if not load.streams]
 
     def totals(self) -> tuple[TierTotals, ...]:
         """What each tier did; raises `SimulationError` if blocks got lost."""
@@ -176,13 +230,25 @@ class TierStack:
         for level in self.levels:
             level.set_time(now_s)
 
+    def _num_known(self, keys: Sequence[int]) -> int:
+        """Leading positions of `keys` that the pool and the tiers have together, or are about to have."""
+        online = [level for level in self.levels if level.online]
+
+        def find(name: Name) -> Name | None:
+            is_known = self._pool.find(name) is not None or any(lv.has(name) or lv.expects(name) for lv in online)
+            return name if is_known else None
+
+        return find_prefix(find, self._shape.num_attention, self._shape.num_states, keys).length
+
     def _find_in(self, levels: Sequence[Level], keys: Sequence[int]) -> Found[Place]:
         """The longest prefix in some tiers."""
+        online = [(tier, level.pool.named) for tier, level in enumerate(levels) if level.online]
+
         def find(name: Name) -> Place | None:
-            for tier, level in enumerate(levels):
-                block = level.find(name)
-                if block is not None:
-                    return tier, block
+            for tier, named in online:
+                blocks = named.get(name)
+                if blocks:
+                    return tier, next(iter(blocks))
             return None
 
         return find_prefix(find, self._shape.num_attention, self._shape.num_states, keys)

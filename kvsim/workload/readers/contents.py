@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
 from kvsim.workload.readers.report import BadRow
 from kvsim.workload.requests import Ints
+
+FEW_IDS = 200
+"""Up to so many ids a plain loop is faster than arrays."""
+
+_TOO_LARGE = 1 << 63
 
 Run = tuple[int, int]
 Pieces = list[tuple[int, int]]
@@ -65,6 +70,8 @@ def runs_of_ids(ids: object, key: str = "hash_ids") -> list[Run]:
     >>> runs_of_ids([4, 5, 6, 9])
     [(4, 3), (9, 1)]
     """
+    if _are_few(ids):
+        return _few_runs(ids)
     try:
         array = cast(Ints, np.asarray(ids))
     except ValueError as error:
@@ -74,6 +81,30 @@ def runs_of_ids(ids: object, key: str = "hash_ids") -> list[Run]:
     first = np.flatnonzero(np.diff(array, prepend=array[:1] - 2) != 1)
     counts = np.diff(first, append=array.size)
     return list(zip(array[first].tolist(), counts.tolist(), strict=True))
+
+
+def _are_few(ids: object) -> TypeGuard[list[int]]:
+    """Whether ids are a short list of integers."""
+    if not isinstance(ids, list):
+        return False
+    given = cast("list[Any]", ids)
+    return (len(given) <= FEW_IDS and set(map(type, given)) <= {int}
+            and min(given, default=0) >= -_TOO_LARGE and max(given, default=0) < _TOO_LARGE)
+
+
+def _few_runs(ids: list[int]) -> list[Run]:
+    """`runs_of_ids` of a short list, for which a plain loop is faster than arrays."""
+    runs: list[Run] = []
+    start = following = 0
+    for number in ids:
+        if number != following or start == following:
+            if start != following:
+                runs.append((start, following - start))
+            start = number
+        following = number + 1
+    if start != following:
+        runs.append((start, following - start))
+    return runs
 
 
 def merged_runs(given: object, key: str) -> list[Run]:

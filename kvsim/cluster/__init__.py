@@ -1,0 +1,1 @@
+"""Several replicas behind a router: co-simulated engines, dispatch, failures."""

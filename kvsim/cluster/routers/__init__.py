@@ -1,0 +1,1 @@
+"""Routers: who serves a request."""

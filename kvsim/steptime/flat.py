@@ -1,0 +1,203 @@
+"""The constant part of a roofline step from a few flat numbers: the same seconds as `RooflineStepTime.costs` adds up.
+
+A run of a million requests asks for the time of millions of different steps. What depends on a single number (rows,
+sampled tokens, decoding sequences) is computed once a number; the rest is a few products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kvsim.steptime.base import Piece, StepBatch
+from kvsim.steptime.parts import Host, Links, Rates, Scan
+from kvsim.steptime.rates import Rate
+from kvsim.steptime.work import PrefillWork, Work
+
+
+class _Line(NamedTuple):
+    """One component over one number n: it does ``flops n`` and moves ``bytes_each n + bytes_once``.
+
+    Calls' floors and overheads are multiplied out; see `Rate.seconds`.
+    """
+
+    flops: float
+    flop_s: float
+    bytes_each: float
+    bytes_once: float
+    byte_s: float
+    floor_s: float
+    exposed: float
+    extra_s: float
+
+
+class _Expansion(NamedTuple):
+    """Expansion of the context that earlier steps computed, a context token and layer."""
+
+    layers: int
+    flops: float
+    num_bytes: float
+    rate: Rate
+
+
+class _Chunks(NamedTuple):
+    """Attention of chunks in one kind of layer."""
+
+    ratio: int
+    cap: int
+    flops: float
+    flop_s: float
+    num_bytes: float
+    byte_s: float
+    floor_s: float
+    exposed: float
+    extra_s: float
+    expansion: _Expansion | None
+
+
+class FlatStep:
+    """A step's duration as pieces, from flat numbers.
+
+    Parameters
+    ----------
+    work, rates, scans, links, host, imbalance
+        Those of a `kvsim.steptime.roofline.RooflineStepTime`.
+    lines : callable
+        Attention of a number of decoding sequences as lines over their context.
+
+    Notes
+    -----
+    The products and sums are those of the components, in the same order, so that nothing but speed differs.
+    """
+
+    def __init__(self, parts: tuple[Work, Rates, tuple[Scan, ...], Links, Host], imbalance: float,
+                 lines: Callable[[int], tuple[Piece, ...]]) -> None:
+        work, rates, scans, links, host = parts
+        self._links, self._host, self._imbalance, self._lines = links, host, imbalance, lines
+        self._experts, self._expert_rate = work.experts, rates.experts
+        self._dense = [_line(rate, 1.0, 2.0 * params, 0.0, num_bytes) for rate, params, num_bytes in rates.dense]
+        self._elementwise = [_line(rates.elementwise, 1.0, 0.0, work.elementwise_bytes_per_row, 0.0)]
+        self._head = [_line(rates.head[0], 1.0, 2.0 * work.head_params, 0.0, rates.head[1])]
+        self._states = [_line(rates.state, s.layers, 0.0, s.layers * s.bytes_per_seq, 0.0) for s in work.states]
+        self._chunks = [_chunks(part, rate, rates.expand) for part, rate in zip(work.prefill, rates.prefill,
+                                                                                 strict=True)]
+        self._scans = [(s.serial_s, s.parallel_s, s.longer, s.peak_s) for s in scans]
+        self._own = host.step_s, host.per_seq_s, host.per_token_s
+        self._per_context_s = links.per_context_s
+        self._before_s, self._before_prefill_s = host.launches_s, host.launches_s + host.sync_s
+        self._is_async = host.asynchronous
+        self._of_rows: dict[int, tuple[float, float, float, float]] = {}
+        self._of_sampled: dict[int, float] = {}
+        self._of_seqs: dict[int, tuple[float, float, tuple[Piece, ...]]] = {}
+
+    def pieces(self, batch: StepBatch) -> tuple[Piece, ...]:
+        """Everything but context attention as one constant, under the lines of context attention.
+
+        Where the host sets the duration, that is one more line in front, which may cover others.
+        """
+        tokens, chunks, pairs, context, seqs = batch
+        rows, sampled = tokens + seqs, seqs + chunks
+        linked_s, rows_s, launch_s, relaunch_s = self._of_rows.get(rows) or self._find_rows(rows)
+        exchange_s, states_s, lines = self._of_seqs.get(seqs) or self._find_seqs(seqs)
+        head_s = self._of_sampled.get(sampled) or self._find_head(sampled)
+        linked_s = linked_s + exchange_s + self._per_context_s * context
+        step_s, per_seq_s, per_token_s = self._own
+        own_s = step_s + per_seq_s * sampled + per_token_s * tokens
+        if tokens:
+            fixed_s = self._before_prefill_s + linked_s
+            fixed_s += self._scan_s(tokens, chunks) + (rows_s + head_s + states_s)
+            fixed_s = self._add_attention(fixed_s, tokens, pairs, context)
+            least_s = relaunch_s if context > tokens else launch_s
+        else:
+            fixed_s, least_s = self._before_s + linked_s + (rows_s + head_s + states_s), 0.0
+        if self._is_async:
+            least_s = max(least_s, own_s)
+        else:
+            fixed_s, least_s = fixed_s + own_s, least_s + own_s
+        a, b = lines[0]
+        a += fixed_s
+        found = ((a, b),) if len(lines) == 1 else ((a, b), *[(fixed_s + a, b) for a, b in lines[1:]])
+        return ((least_s, 0.0), *found) if least_s > a else found
+
+    def _scan_s(self, tokens: int, chunks: int) -> float:
+        """Chunked prefill of all constant-state layers; see `Scan`."""
+        total_s = 0.0
+        for serial, parallel, longer, peak_s in self._scans:
+            serial_s, parallel_s = serial * tokens / (chunks or 1), parallel * tokens
+            law_s = max(serial_s, parallel_s) if longer else serial_s + parallel_s
+            total_s += max(law_s, peak_s * tokens)
+        return total_s
+
+    def _add_attention(self, total_s: float, tokens: int, pairs: float, context: int) -> float:
+        """`total_s` and the attention of all chunks."""
+        for ratio, cap, flops, flop_s, num_bytes, byte_s, floor_s, exposed, extra_s, expansion in self._chunks:
+            seen = pairs / ratio
+            if cap and seen > tokens * cap:
+                seen = tokens * cap
+            long, short = flops * seen * flop_s, num_bytes * context * byte_s
+            if short > long:
+                long, short = short, long
+            if long < floor_s:
+                long = floor_s
+            total_s += long + exposed * short + extra_s
+            if expansion is not None and context > tokens:
+                cached = expansion.layers * (context - tokens)
+                total_s += expansion.rate.seconds(1.0, expansion.flops * cached, expansion.num_bytes * cached)
+        return total_s
+
+    def _find_rows(self, rows: int) -> tuple[float, float, float, float]:
+        """Collectives and components that see all tokens of a step, and launching it without and with context."""
+        links, host = self._links, self._host
+        linked_s = links.reduce_calls * links.reduce.seconds(rows * links.row_bytes) if links.reduce_calls else 0.0
+        linked_s = linked_s + links.fixed_s + links.per_row_s * rows
+        total_s = _sum_s(self._dense, rows)
+        if self._expert_rate is not None and self._experts is not None:
+            (rate, num_bytes), experts = self._expert_rate, self._experts
+            seen = rows * experts.row_factor
+            total_s += rate.seconds(experts.layers, experts.flops_per_row * seen * self._imbalance,
+                                    min(1.0, experts.touched_frac(seen) * self._imbalance) * num_bytes)
+        total_s += _sum_s(self._elementwise, rows)
+        launch_s = relaunch_s = host.piecewise_s
+        if rows > host.graph_max_tokens:
+            launch_s, relaunch_s = host.eager_s, host.eager_s + host.context_s
+        found = self._of_rows[rows] = linked_s, total_s, launch_s, relaunch_s
+        return found
+
+    def _find_seqs(self, seqs: int) -> tuple[float, float, tuple[Piece, ...]]:
+        """Exchange between context-parallel ranks, constant states, and lines over context of decoding sequences."""
+        links, exchange_s = self._links, 0.0
+        if links.exchange_calls and seqs:
+            exchange_s = links.exchange_calls * links.exchange.seconds(seqs * links.exchange_bytes_per_seq)
+        states_s = _sum_s(self._states, seqs) if seqs else 0.0
+        found = self._of_seqs[seqs] = exchange_s, states_s, self._lines(seqs)
+        return found
+
+    def _find_head(self, sampled: int) -> float:
+        """The output head, which sees one token a request."""
+        found = self._of_sampled[sampled] = _sum_s(self._head, sampled)
+        return found
+
+
+def _sum_s(lines: list[_Line], number: int) -> float:
+    """Seconds of components at their number."""
+    total_s = 0.0
+    for flops, flop_s, bytes_each, bytes_once, byte_s, floor_s, exposed, extra_s in lines:
+        long, short = flops * number * flop_s, (bytes_each * number + bytes_once) * byte_s
+        if short > long:
+            long, short = short, long
+        if long < floor_s:
+            long = floor_s
+        total_s += long + exposed * short + extra_s
+    return total_s
+
+
+def _line(rate: Rate, calls: float, flops: float, bytes_each: float, bytes_once: float) -> _Line:
+    return _Line(flops, rate.flop_s, bytes_each, bytes_once, rate.byte_s, calls * rate.floor_s, 1.0 - rate.overlap,
+                 calls * rate.overhead_s)
+
+
+def _chunks(part: PrefillWork, rate: Rate, expand: Rate) -> _Chunks:
+    layers = part.layers
+    expansion = _Expansion(layers, part.expand_flops, part.expand_bytes, expand) if part.expand_flops else None
+    return _Chunks(part.ratio, part.cap, layers * part.flops_per_pair, rate.flop_s, layers * part.bytes_per_context,
+                   rate.byte_s, layers * rate.floor_s, 1.0 - rate.overlap, layers * rate.overhead_s, expansion)
