@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, cast, get_args
 
+from kvsim.dashboard.uploads import shelf
 from kvsim.errors import Problem, nearest
 from kvsim.profiles.store import ProfileStore
-from kvsim.scenario import Scenario, load_scenario
+from kvsim.scenario import RouterName, Scenario, load_scenario
 from kvsim.workload.presets import PRESETS
 
 REFERENCE = "k3-b300-study"
@@ -27,6 +28,7 @@ DURATION_S, WARMUP_S, SEEDS = 1200, 300, 3
 GIB, GB = 2.0**30, 1e9
 NO_API_PRICE = "none"
 PREDICTED, LOGGED = "predicted", "logged"
+CLOSED, OPEN = "closed", "open"
 
 NUM_GPUS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 72)
 KV_DTYPES = ("bf16", "fp8", "fp8_ds_mla")
@@ -38,6 +40,8 @@ CURVE_POINTS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128)
 RANGES: Mapping[str, tuple[float, float]] = MappingProxyType({
     "gpu_memory_utilization": (0.5, 0.99), "logged_gib": (0.5, 1024.0), "sessions": (1, 128),
     "duration_s": (60, 14_400), "warmup_s": (0, 7_200), "seeds": (1, 11), "dram_gb": (0.0, 100_000.0),
+    "ttft_p95_s": (0.0, 3_600.0), "tpot_p95_ms": (0.0, 10_000.0), "replicas": (1, 32),
+    "rate_factor": (0.01, 100.0), "usd_per_gpu_hour": (0.0, 1_000.0),
 })
 """Smallest and largest value of the controls that take any number."""
 
@@ -50,10 +54,13 @@ MACHINE = ("model", "gpu", "num_gpus", "tp", "dp", "ep", "dcp", "profile", "gpu_
 class Choices:
     """The value of every control; names are those of a scenario where it has them.
 
-    ``pool`` is "predicted" or "logged", ``logged_gib`` the logged pool [GiB per GPU]. ``sessions`` is the number of
+    ``pool`` is "predicted" or "logged", ``logged_gib`` the logged pool [GiB per GPU]. ``trace`` names an
+    uploaded trace in place of the preset ("" for none), ``pace`` how it is played. ``sessions`` is the number of
     live sessions that the verdict is about, ``curve`` the further ones that are simulated. ``seeds`` counts
     replications of each. ``dram`` switches a host DRAM tier of ``dram_gb`` [GB for the whole replica] on; one of 0 GB
-    is none. None means the engine profile's or the model's own value.
+    is none. ``replicas`` counts machines of that kind behind ``router`` (None: the usual one). ``usd_per_gpu_hour``
+    stands in for the price profile's rent. ``ttft_p95_s`` [s] and ``tpot_p95_ms`` [ms] are the SLO, 0 for no limit.
+    None means the engine profile's or the model's own value.
     """
 
     model: str
@@ -74,19 +81,38 @@ class Choices:
     logged_gib: float
     dram: bool
     dram_gb: float
+    replicas: int
+    router: str | None
     preset: str
+    trace: str
+    pace: str
+    rate_factor: float
     sessions: int
     curve: tuple[int, ...]
     duration_s: int
     warmup_s: int
     seeds: int
     compute: str
+    usd_per_gpu_hour: float | None
     api: str
+    ttft_p95_s: float
+    tpot_p95_ms: float
 
     @property
     def pp(self) -> int:
         """Pipeline stages: the GPUs that tensor and attention data parallelism leave."""
         return self.num_gpus // (self.tp * self.dp)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests come at the times of a trace, so that no number of live sessions is chosen."""
+        return bool(self.trace) and self.pace == OPEN
+
+    @property
+    def traffic(self) -> str:
+        """What the traffic is called: the preset, or the trace's file."""
+        kept = shelf().find(self.trace)
+        return kept.file_name if kept else self.preset
 
     @property
     def machine(self) -> tuple[Any, ...]:
@@ -123,9 +149,13 @@ def default_choices(store: ProfileStore) -> Choices:
         max_num_batched_tokens=engine.max_num_batched_tokens, max_num_seqs=engine.max_num_seqs,
         prefix_caching=engine.prefix_caching, pool=LOGGED if logged else PREDICTED, logged_gib=(logged or GIB) / GIB,
         dram=bool(scenario.tiers), dram_gb=offload.capacity / GB,
-        preset=workload.preset or next(iter(PRESETS)), sessions=workload.concurrency or 8,
+        replicas=scenario.replicas, router=scenario.router.kind if scenario.router else None,
+        preset=workload.preset or next(iter(PRESETS)), trace="", pace=CLOSED, rate_factor=1.0,
+        sessions=workload.concurrency or 8,
         curve=scenario.study.concurrency if scenario.study else (), duration_s=DURATION_S, warmup_s=WARMUP_S,
-        seeds=SEEDS, compute=scenario.prices.compute, api=scenario.prices.api or NO_API_PRICE,
+        seeds=SEEDS, compute=scenario.prices.compute, usd_per_gpu_hour=None,
+        api=scenario.prices.api or NO_API_PRICE,
+        ttft_p95_s=scenario.slo.ttft_s.get("p95", 0.0), tpot_p95_ms=1e3 * scenario.slo.tpot_s.get("p95", 0.0),
     )
 
 
@@ -138,9 +168,16 @@ def options(choices: Choices, store: ProfileStore) -> dict[str, tuple[Any, ...]]
         "ep": (1, group) if group > 1 and store.get("model", choices.model).moe else (1,),
         "dcp": divisors(choices.tp), "profile": store.names("engine"), "kv_dtype": KV_DTYPES,
         "max_model_len": MODEL_LENGTHS, "max_num_batched_tokens": BATCHED_TOKENS, "max_num_seqs": NUM_SEQS,
-        "pool": (PREDICTED, LOGGED), "preset": tuple(PRESETS),
+        "pool": (PREDICTED, LOGGED), "router": (None, *get_args(RouterName)), "preset": tuple(PRESETS),
+        "pace": paces(choices.trace),
         "compute": compute_prices(choices.gpu, store), "api": api_prices(choices.model, store),
     }
+
+
+def paces(trace: str) -> tuple[str, ...]:
+    """How an uploaded trace can be played: live sessions or clients, or at its own times where it has a clock."""
+    kept = shelf().find(trace)
+    return (CLOSED, OPEN) if kept and kept.has_clock else (CLOSED,)
 
 
 def compute_prices(gpu: str, store: ProfileStore) -> tuple[str, ...]:
@@ -174,10 +211,14 @@ def reconcile(choices: Choices, previous: Choices, store: ProfileStore) -> Choic
     >>> after.tp, after.pp, after.pool
     (4, 1, 'predicted')
     """
-    for name in ("tp", "dp", "ep", "dcp", "compute", "api"):
+    if choices.trace and shelf().find(choices.trace) is None:
+        choices = replace(choices, trace="")
+    for name in ("tp", "dp", "ep", "dcp", "pace", "compute", "api"):
         accepted = options(choices, store)[name]
         if getattr(choices, name) not in accepted:
             choices = replace(choices, **{name: _fallback(name, accepted, store)})
+    if (choices.gpu, choices.compute) != (previous.gpu, previous.compute):
+        choices = replace(choices, usd_per_gpu_hour=None)
     if choices.machine != previous.machine:
         return replace(choices, pool=own_pool(choices, store))
     return choices
@@ -232,10 +273,33 @@ def scenario_of(choices: Choices) -> Scenario:
         "model": choices.model, "hardware": {"gpu": choices.gpu, "num_gpus": choices.num_gpus},
         "layout": {n: getattr(choices, n) for n in ("tp", "pp", "ep", "dp", "dcp")}, "engine": engine,
         "tiers": _tiers(choices),
-        "workload": {"preset": choices.preset, "concurrency": choices.sessions, "duration_s": choices.duration_s,
-                     "warmup_s": choices.warmup_s},
-        "prices": {"compute": choices.compute, "api": None if choices.api == NO_API_PRICE else choices.api},
+        "workload": {**_traffic(choices), "duration_s": choices.duration_s, "warmup_s": choices.warmup_s},
+        "replicas": choices.replicas, "router": choices.router,
+        "prices": {"compute": choices.compute, "api": None if choices.api == NO_API_PRICE else choices.api,
+                   **_stated_price(choices)},
+        "slo": _slo(choices),
     }, "controls")
+
+
+def _traffic(choices: Choices) -> dict[str, Any]:
+    """Live sessions of a preset or an uploaded trace, or the trace at its own times."""
+    kept = shelf().find(choices.trace)
+    if kept is None:
+        return {"preset": choices.preset, "concurrency": choices.sessions}
+    if choices.is_open:
+        return {"trace": str(kept.path), "mode": OPEN, "rate_factor": choices.rate_factor}
+    return {"trace": str(kept.path), "mode": CLOSED, "concurrency": choices.sessions}
+
+
+def _stated_price(choices: Choices) -> dict[str, Any]:
+    """The rent of the chosen GPU, where it is stated."""
+    return {} if choices.usd_per_gpu_hour is None else {"usd_per_gpu_hour": {choices.gpu: choices.usd_per_gpu_hour}}
+
+
+def _slo(choices: Choices) -> dict[str, dict[str, float]]:
+    """The limits that are set."""
+    limits = {"ttft_s": choices.ttft_p95_s, "tpot_s": round(choices.tpot_p95_ms / 1e3, 9)}
+    return {name: {"p95": limit} for name, limit in limits.items() if limit}
 
 
 def _tiers(choices: Choices) -> list[dict[str, Any]]:
@@ -277,16 +341,20 @@ def from_query(query: Mapping[str, str], store: ProfileStore) -> tuple[Choices, 
     asked: dict[str, Any] = {}
     lists = options(default, store)
     for name in (f.name for f in fields(Choices) if f.name in query):
-        free = name in ("tp", "dp", "ep", "dcp", "compute", "api")  # what they accept depends on the others
+        free = name in ("tp", "dp", "ep", "dcp", "pace", "compute", "api")  # what they accept depends on the others
         try:
             asked[name] = _value(name, query[name], () if free else lists.get(name, ()), getattr(default, name))
         except ValueError as err:
             problems.append(_problem(name, query[name], str(err), lists.get(name, ())))
     wanted = replace(default, **asked)
     found = reconcile(wanted, default, store)
-    found = replace(found, pool=asked.get("pool", found.pool))
+    found = replace(found, **{n: asked[n] for n in ("pool", "usd_per_gpu_hour") if n in asked})
     ruled_out = [n for n in asked if getattr(found, n) != getattr(wanted, n)]
-    problems += [_problem(n, query[n], _listed(options(found, store)[n]), options(found, store)[n]) for n in ruled_out]
+    if "trace" in ruled_out:
+        problems.append(Problem("address", "trace", repr(query["trace"]), "a trace that was uploaded to this server "
+                                "lately", "upload it again"))
+    offered = options(found, store)
+    problems += [_problem(n, query[n], _listed(offered[n]), offered[n]) for n in ruled_out if n in offered]
     return found, tuple(problems)
 
 

@@ -5,28 +5,37 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
+
 import numpy as np
 import streamlit as st
 from PIL import Image
 
-from kvsim.dashboard.figures import TIER_COLOURS
-from kvsim.dashboard.pages import cache, compare, cost, method, plan, profiles
+from kvsim.dashboard import state
+from kvsim.dashboard.colours import TIER_COLOURS
+from kvsim.profiles.store import default_store
 
 ABOUT = "kvsim: KV-cache capacity and LLM serving-cost simulator. Every figure shown is computed from dated profiles."
+PAGES = ("plan", "cost", "compare", "cache", "latency", "sweep", "profiles", "method")
+"""Modules of `kvsim.dashboard.pages`, which are the pages' addresses too; the first one opens."""
 
 
 def main() -> None:
     """Configure the browser's page and show the page that was chosen."""
     st.set_page_config(page_title="kvsim", page_icon=icon(), layout="wide", menu_items={"About": ABOUT})
     st.set_option("client.toolbarMode", "viewer")
-    st.navigation([
-        st.Page(plan.page, title="Plan", url_path="plan", default=True),
-        st.Page(cost.page, title="Cost", url_path="cost"),
-        st.Page(compare.page, title="Compare", url_path="compare"),
-        st.Page(cache.page, title="Cache", url_path="cache"),
-        st.Page(profiles.page, title="Profiles", url_path="profiles"),
-        st.Page(method.page, title="Method", url_path="method"),
-    ]).run()
+    state.begin(default_store())
+    st.navigation([st.Page(page(name), title=name.capitalize(), url_path=name, default=name == PAGES[0])
+                   for name in PAGES]).run()
+
+
+def page(name: str) -> Callable[[], None]:
+    """A page that is loaded when it is first shown, so that the opening one need not wait for the others."""
+    def run() -> None:
+        importlib.import_module(f"kvsim.dashboard.pages.{name}").page()
+
+    return run
 
 
 def icon() -> Image.Image:

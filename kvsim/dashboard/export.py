@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
 import shlex
 from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from kvsim.dashboard.choices import REFERENCE, Choices
 from kvsim.scenario import Scenario, load_scenario
@@ -29,6 +37,46 @@ def report_json(row: Row) -> str:
         indent=1, sort_keys=True, allow_nan=False)
 
 
+def request_columns(row: Row) -> dict[str, NDArray[Any]]:
+    """Columns with a row a request that arrived, of every seed; times in s, status 0 = finished.
+
+    Sessions have further turns that the end of a run cuts off: those have no row.
+    """
+    records = [(r.records, np.isfinite(r.records.arrival_s)) for r in row.reports]
+    names = [f.name for f in fields(row.reports[0].records) if f.name != "refusals"]
+    seeds = [np.full(int(came.sum()), r.run.seed, np.int64)
+             for r, (_, came) in zip(row.reports, records, strict=True)]
+    return {"seed": np.concatenate(seeds),
+            **{n: np.concatenate([getattr(r, n)[came] for r, came in records]) for n in names}}
+
+
+def requests_csv(row: Row) -> str:
+    """`request_columns` as CSV; what did not happen is empty."""
+    columns = request_columns(row)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for values in zip(*(column.tolist() for column in columns.values()), strict=True):
+        writer.writerow(["" if isinstance(v, float) and math.isnan(v) else v for v in values])
+    return text.getvalue()
+
+
+def requests_parquet(row: Row) -> bytes:
+    """`request_columns` as Parquet.
+
+    Raises
+    ------
+    KvsimError
+        pyarrow is not installed.
+    """
+    from kvsim.batch.table import write_parquet
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "requests.parquet"
+        write_parquet(request_columns(row), path)
+        return path.read_bytes()
+
+
 def command(choices: Choices, scenario: Scenario) -> str:
     """A command that simulates all points of the page."""
     sets = [f"  --set {shlex.quote(text)}" for text in overrides(_as_study(choices, scenario))]
@@ -41,6 +89,19 @@ def python(scenario: Scenario) -> str:
     return (f"import kvsim\n\nscenario = kvsim.load_scenario({REFERENCE!r}, [\n{sets}])\n"
             "report = kvsim.simulate(scenario)\n"
             "print(report.hit_rate, report.throughput, report.cost.contribution_usd_per_node_hour)")
+
+
+def launch_line(scenario: Scenario) -> str:
+    """The engine's own command line for a scenario, with what it cannot say as comments.
+
+    Raises
+    ------
+    KvsimError
+        As `kvsim.interop.export_command`.
+    """
+    from kvsim.interop import export_command
+
+    return export_command(scenario).text()
 
 
 def overrides(wanted: Mapping[str, Any]) -> list[str]:

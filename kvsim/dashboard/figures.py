@@ -12,6 +12,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from kvsim.dashboard.colours import TIER_COLOURS, TIER_PATTERNS
 from kvsim.dashboard.results import (
     HIT,
     IDEAL,
@@ -29,11 +30,6 @@ from kvsim.memory.budget import BudgetLine, MemoryBudget
 from kvsim.memory.capacity import Capacity, FitAtContext
 from kvsim.study import Row
 from kvsim.units import gib, si
-
-TIER_COLOURS = MappingProxyType({"hbm": "#0072B2", "dram": "#D55E00", "nvme": "#009E73", "pool": "#CC79A7"})
-"""One colour a cache tier, on every chart."""
-TIER_PATTERNS = MappingProxyType({"hbm": "", "dram": "/", "nvme": "\\", "pool": "x"})
-"""One hatching a tier, for those who cannot tell the colours."""
 
 WEIGHTS_COLOUR, RUNTIME_COLOUR, OUTSIDE_COLOUR, TOTAL_COLOUR = "#9A6F00", "#8A8A8A", "#8A8A8A", "#6E7B8B"
 SHORT_COLOUR = "#D55E00"

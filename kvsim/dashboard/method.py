@@ -52,7 +52,8 @@ STEPS = (
 """The method, from the pool to the result."""
 
 NOT_MODELLED = (
-    "Several replicas, failures and deployments: these pages simulate one replica that never stops.",
+    "Failures, deployments, autoscaling, and prefill apart from decode: these pages simulate equal replicas that never "
+    "stop. kvsim run takes all of them.",
     "Quality: quantised weights and caches are taken to answer as well as others.",
     "Prices that change, discounts, and taxes.",
     "Customers who leave when they wait too long.",

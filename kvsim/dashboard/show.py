@@ -30,10 +30,11 @@ def grid(rows: Sequence[dict[str, Any]], alt: str) -> None:
     st.dataframe(list(rows), hide_index=True, alt=alt)  # pyright: ignore[reportUnknownMemberType]
 
 
-def metric(label: str, value: str, help_text: str) -> None:
-    """One figure with its unit, and what it means."""
+def metric(label: str, value: str, help_text: str, delta: str | None = None) -> None:
+    """One figure with its unit, what it means, and how far it is from that of the pinned configuration."""
     width = METRIC_WIDTH if len(value) <= MAX_METRIC_CHARS else "content"
-    st.metric(label, value, help=help_text, width=width)
+    # Grey: whether more is better depends on the figure, and colour alone must not say it.
+    st.metric(label, value, delta, delta_color="off", help=help_text, width=width)
 
 
 def error(err: KvsimError) -> None:

@@ -17,8 +17,11 @@ Grow = Callable[[Sequence[Row]], None]
 """Called with the rows so far, whenever a new one has been simulated."""
 
 
-def simulate_points(choices: Choices, scenario: Scenario, progress: DeltaGenerator, grow: Grow) -> list[Row]:
+def simulate_points(choices: Choices, scenario: Scenario, progress: DeltaGenerator, grow: Grow,
+                    first: Grow | None = None) -> list[Row]:
     """All points of the curve, the chosen one first; returned by live sessions.
+
+    ``first`` is called with the chosen point's first seed as soon as that is known, where it had to be simulated.
 
     Raises
     ------
@@ -31,6 +34,8 @@ def simulate_points(choices: Choices, scenario: Scenario, progress: DeltaGenerat
         label = f"Simulating point {number + 1} of {len(points)}: {concurrency} live sessions"
         bar = Bar(progress, label, number / len(points))
         known = is_known(scenario, concurrency, choices.seeds)
+        if first is not None and not known and not number and choices.seeds > 1:
+            first([simulate_point(scenario, concurrency, 1, bar)])
         rows.append(simulate_point(scenario, concurrency, choices.seeds, bar))
         if not known and number + 1 < len(points):
             grow(rows)

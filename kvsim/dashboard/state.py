@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlencode
 import streamlit as st
 
 from kvsim.dashboard.choices import Choices, from_query, reconcile, to_query
+from kvsim.dashboard.jobs import Jobs
 from kvsim.errors import Problem
 from kvsim.profiles.store import ProfileStore
 from kvsim.report.report import Report
@@ -69,29 +70,47 @@ def reports() -> ReportCache:
     return ReportCache()
 
 
+@st.cache_resource
+def jobs() -> Jobs:
+    """The server's long work."""
+    return Jobs()
+
+
 def current(store: ProfileStore, page: str) -> tuple[Choices, tuple[Problem, ...]]:
     """Choices of this run, and what in the address could not be followed.
 
-    The session's first run takes them from the address, later ones from the controls. They are written back to the
-    controls' keys, so that a control that another one has ruled out shows the value that is used. ``page`` is the
-    name of the page that draws the controls.
+    The session's first run takes them from the address (`begin`), later ones from the controls. They are written back
+    to the controls' keys, so that a control that another one has ruled out shows the value that is used. ``page`` is
+    the name of the page that draws the controls, which says with `drawn` that it did.
     """
-    if _CHOICES not in st.session_state:
-        _begin(store)
+    begin(store)
     previous = cast("Choices", st.session_state[_CHOICES])
     choices = reconcile(replace(previous, **_said_by_controls()), previous, store)
     changed = choices != previous
     st.session_state[_CHOICES] = choices
     if changed:
         st.session_state[_PROBLEMS] = ()
-    _tell_controls(choices, all_of_them=st.session_state.get(_PAGE) != page)
-    st.session_state[_PAGE] = page
+    same_page = st.session_state.get(_PAGE) == page
+    if not same_page:
+        st.session_state[_PAGE] = None
+    _tell_controls(choices, all_of_them=not same_page)
     st.query_params.from_dict({**to_query(choices, store), **_pin_query(store)})
     return choices, st.session_state[_PROBLEMS]
 
 
-def _begin(store: ProfileStore) -> None:
-    """A session's first run: choices and pinned configuration as the address says."""
+def drawn(page: str) -> None:
+    """Note that a page has drawn its controls: one that was interrupted before tells them their values once more."""
+    st.session_state[_PAGE] = page
+
+
+def begin(store: ProfileStore) -> None:
+    """In a session's first run: choices and pinned configuration as the address says.
+
+    Must come before the navigation's links reach the browser: whoever clicks one at once ends the first run, and the
+    next one's address has nothing left in it.
+    """
+    if _CHOICES in st.session_state:
+        return
     st.session_state[_CHOICES], problems = from_query(st.query_params, store)
     if PIN in st.query_params:
         st.session_state[_PINNED], wrong = from_query(dict(parse_qsl(st.query_params[PIN])), store)
@@ -103,6 +122,19 @@ def pinned(store: ProfileStore) -> Choices | None:
     """The configuration that was pinned, as far as it is still possible."""
     found = cast("Choices | None", st.session_state.get(_PINNED))
     return None if found is None else reconcile(found, found, store)
+
+
+def chosen(store: ProfileStore) -> Choices:
+    """What the controls of the other pages say, for a page without controls."""
+    begin(store)
+    return cast("Choices", st.session_state[_CHOICES])
+
+
+def adopt(choices: Choices) -> None:
+    """Set all controls; for callbacks, which come before a page's controls are drawn."""
+    st.session_state[_CHOICES] = choices
+    st.session_state[_PROBLEMS] = ()
+    _tell_controls(choices, all_of_them=True)
 
 
 def pin(choices: Choices) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from kvsim.batch.doubts import BREAK_EVEN, MONTH, SEAT, Doubts
 from kvsim.batch.findings import (
     BILL,
     CONTRIBUTION,
@@ -20,9 +21,11 @@ from kvsim.batch.findings import (
     Findings,
     Group,
     PayBack,
+    break_even_frac,
     findings_of,
     groups_of,
     usd,
+    usd_per_seat_month,
 )
 from kvsim.batch.spec import Batch
 from kvsim.batch.table import SweepTable, html_table
@@ -43,7 +46,7 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto
 h1 { font-size: 1.6rem } h2 { font-size: 1.2rem; margin-top: 2.2rem }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .8rem; padding: 0 }
 .card { border: 1px solid #c8c8c8; border-radius: 6px; padding: .7rem .9rem; list-style: none }
-.card b { display: block; font-size: 1.5rem } .card span { color: #444; font-size: .9rem }
+.card b { display: block; font-size: 1.5rem } .card span { display: block; color: #444; font-size: .9rem }
 .scroll { overflow-x: auto } table { border-collapse: collapse; font-size: .9rem }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid #ddd; text-align: right }
 th:first-child, td:first-child { text-align: left }
@@ -62,7 +65,7 @@ COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 )
 
 
-def sweep_page(table: SweepTable, batch: Batch) -> str:
+def sweep_page(table: SweepTable, batch: Batch, doubts: Doubts | None = None) -> str:
     """The page of a sweep.
 
     Parameters
@@ -71,6 +74,8 @@ def sweep_page(table: SweepTable, batch: Batch) -> str:
         Its results; failed cases are listed.
     batch : Batch
         What was run, for the provenance.
+    doubts : Doubts, optional
+        What the ranges of figures do to the best point; without, the page says that it is not known.
 
     Returns
     -------
@@ -79,32 +84,70 @@ def sweep_page(table: SweepTable, batch: Batch) -> str:
     """
     found = findings_of(table)
     groups = groups_of(table)
-    figures = {**(_money_figures(found) if found else {}), **_curve_figures(groups)}
+    figures = {**(_swing_figures(found, doubts) if found and doubts else {}), **sweep_figures(found, groups)}
     parts = [
         f"<h1>{escape(batch.name)}</h1><p>{escape(batch.description)}</p>",
-        _first_page(found) if found else f"<p>{NO_MONEY}</p>",
-        "<h2 class='later'>Charts</h2>", *(_chart(name) for name in figures),
-        "<h2>Every point</h2>", _scroll(_points_table(groups)), _failures(table), _provenance(table, batch),
+        _first_page(found, doubts) if found else f"<p>{NO_MONEY}</p>",
+        "<h2 class='later'>Charts</h2>", *(chart_slot(name) for name in figures),
+        "<h2>Every point</h2>", scroll(_points_table(groups)), _failures(table), _provenance(table, batch),
     ]
-    return _document(batch.name, "\n".join(parts), figures)
+    return document(batch.name, "\n".join(parts), figures)
 
 
-def _first_page(found: Findings) -> str:
-    best, month = found.best, found.per_month
-    cards = [
-        ("Contribution per node-month", usd(month.mean), _interval_text(month)),
-        ("Bill per seat and month", usd_cents(found.usd_per_seat_month),
-         "at the stated demand" if not math.isnan(found.usd_per_seat_month) else "the scenario states no demand"),
-        ("Break-even utilisation", _percent(found.break_even_frac), "share of this load that pays the bill"),
-        ("DRAM pays back in", _months(found.pay_back), _pay_back_text(found.pay_back)),
-    ]
+def sweep_figures(found: Findings | None, groups: Sequence[Group]) -> Figures:
+    """Charts of a sweep by title: money where it is known, and curves where live sessions vary."""
+    return {**(_money_figures(found) if found else {}), **_curve_figures(groups)}
+
+
+def _first_page(found: Findings, doubts: Doubts | None) -> str:
+    best = found.best
     items = "".join(f"<li class='card'><span>{escape(title)}</span><b>{escape(value)}</b>"
-                    f"<span>{escape(note)}</span></li>" for title, value, note in cards)
+                    + "".join(f"<span>{escape(note)}</span>" for note in notes if note) + "</li>"
+                    for title, value, *notes in _cards(found, doubts))
     flips = "".join(f"<li>{escape(fact)}</li>" for fact in found.flips)
     return (f"<p>Best point: <strong>{escape(best.label)}</strong>; {_basis_text(best)}</p>"
-            f"<ul class='cards'>{items}</ul>"
+            f"<ul class='cards'>{items}</ul>{_doubts_text(doubts)}"
             f"<h2>What would turn it around</h2><ol>{flips}</ol>"
-            f"<h2>Stress</h2>{_scroll(_stress_table(found))}{_hit_text(found)}")
+            f"<h2>Stress</h2>{scroll(_stress_table(found, doubts))}{_hit_text(found)}")
+
+
+def _cards(found: Findings, doubts: Doubts | None) -> list[tuple[str, ...]]:
+    """Headlines: what, how much, and notes below."""
+    month = found.per_month
+    break_even = found.best.spread(break_even_frac)
+    return [
+        ("Contribution per node-month", usd(month.mean), _interval_text(month, usd), _span_text(doubts, MONTH, usd)),
+        _seat_card(found, doubts),
+        ("Break-even utilisation", _percent(found.break_even_frac), "share of this load that pays the bill",
+         _interval_text(break_even, _percent), _span_text(doubts, BREAK_EVEN, _percent)),
+        ("DRAM pays back in", _months(found.pay_back), _pay_back_text(found.pay_back)),
+    ]
+
+
+def _seat_card(found: Findings, doubts: Doubts | None) -> tuple[str, ...]:
+    """The bill for a seat; for a live session where the scenario does not say how many seats share one."""
+    best, seat = found.best, found.usd_per_seat_month
+    if not math.isnan(seat):
+        return ("Bill per seat and month", usd_cents(seat), "at the stated demand",
+                _interval_text(best.spread(usd_per_seat_month), usd_cents), _span_text(doubts, SEAT, usd_cents))
+    live = best.scenario.workload.concurrency
+    each = HOURS_PER_MONTH * best.mean(BILL) / live if live else math.nan
+    return ("Bill per live session and month", usd_cents(each),
+            "per seat it is this times the share of seats that are live at the peak: state it as demand")
+
+
+def _span_text(doubts: Doubts | None, what: str, form: Callable[[float], str]) -> str:
+    if doubts is None:
+        return ""
+    low, high = doubts.spans[what]
+    return f"5 to 95 % over the ranges of figures: {form(low)} to {form(high)}"
+
+
+def _doubts_text(doubts: Doubts | None) -> str:
+    if doubts is None:
+        return "<p><small>What the ranges of assumed and measured figures do to it has not been drawn.</small></p>"
+    what = f"{doubts.draws} draws of {doubts.figures} figures together, each from its range"
+    return f"<p><small>Ranges of figures: {what}, on the traffic of the first seed.</small></p>"
 
 
 def _basis_text(best: Group) -> str:
@@ -115,10 +158,10 @@ def _basis_text(best: Group) -> str:
     return escape("; ".join([seeds, *dated, *trust, f"{HOURS_PER_MONTH:.0f} hours a month at this load"]) + ".")
 
 
-def _interval_text(span: Interval) -> str:
+def _interval_text(span: Interval, form: Callable[[float], str]) -> str:
     if math.isnan(span.low):
-        return "one seed: no interval"
-    return f"95 % interval {usd(span.low)} to {usd(span.high)}, {span.count} seeds: traffic alone, not the assumptions"
+        return "one seed: no interval of the traffic"
+    return f"95 % of the traffic: {form(span.low)} to {form(span.high)}, {span.count} seeds"
 
 
 def _months(found: PayBack | None) -> str:
@@ -132,12 +175,16 @@ def _pay_back_text(found: PayBack | None) -> str:
         return "the sweep has no pair with and without DRAM"
     low, stated, high = found.capex_usd
     gain = found.gain_usd_per_node_month
+    spread = "" if math.isnan(gain.low) else f" (95 %: {usd(gain.low)} to {usd(gain.high)})"
     return (f"{found.with_.tier_gb:,.0f} GB for {usd(stated)} ({usd(low)} to {usd(high)}); {found.with_.label} brings "
-            f"{usd(gain.mean)} more per node-month than {found.without.label}")
+            f"{usd(gain.mean)}{spread} more per node-month than {found.without.label}")
 
 
-def _stress_table(found: Findings) -> str:
+def _stress_table(found: Findings, doubts: Doubts | None) -> str:
     rows = [[f"API price x {frac:g}", usd(value)] for frac, value in found.price_stress]
+    for stress in doubts.stresses if doubts else ():
+        turns = "; turns the decision" if stress.flips else ""
+        rows.append([f"{stress.what} (simulated, first seed)", usd(HOURS_PER_MONTH * stress.first_usd) + turns])
     return html_table(["stress", "contribution per node-month"], rows)
 
 
@@ -155,8 +202,23 @@ def _money_figures(found: Findings) -> Figures:
     line = {"type": "scatter", "mode": "lines+markers", "x": [100 * f for f in fracs], "y": list(values),
             "line": {"color": COLOURS[0]}}
     zero = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": 0, "y1": 0, "line": {"dash": "dot", "width": 1.5}}
-    layout = _layout("API price (% of today's)", "Contribution ($ per node-month)", shapes=[zero], showlegend=False)
+    layout = axes("API price (% of today's)", "Contribution ($ per node-month)", shapes=[zero], showlegend=False)
     return {"Contribution against the API price": go.Figure({"data": [line], "layout": layout})}
+
+
+def _swing_figures(found: Findings, doubts: Doubts) -> Figures:
+    """Each figure at either end of its range, as bars from the contribution at nominal figures."""
+    shown = [swing for swing in doubts.swings if swing.width_usd > 0][::-1]
+    if not shown:
+        return {}
+    middle = found.per_month.mean
+    names = [f"{s.figure}<br>{s.low:g} to {s.high:g} {s.unit}" for s in shown]
+    bars = [{"type": "bar", "orientation": "h", "name": name, "y": names, "base": middle, "marker": {"color": colour},
+             "x": [getattr(s, end) - middle for s in shown], "width": 0.6}
+            for name, end, colour in (("low end", "usd_at_low", COLOURS[1]), ("high end", "usd_at_high", COLOURS[0]))]
+    layout = axes("Contribution ($ per node-month)", "", height=140 + 44 * len(shown), barmode="overlay")
+    layout["yaxis"] |= {"automargin": True, "tickfont": {"size": 11}}
+    return {"What moves the contribution most": go.Figure({"data": bars, "layout": layout})}
 
 
 def _curve_figures(groups: Sequence[Group]) -> Figures:
@@ -169,7 +231,7 @@ def _curve_figures(groups: Sequence[Group]) -> Figures:
               ("Contribution", CONTRIBUTION, 1.0, "Contribution ($ per node-hour)"))
     return {f"{title} against live sessions": go.Figure({
         "data": [_curve(name, members, (column, scale), n) for n, (name, members) in enumerate(curves.items())],
-        "layout": _layout("Live sessions", unit)}) for title, column, scale, unit in wanted}
+        "layout": axes("Live sessions", unit)}) for title, column, scale, unit in wanted}
 
 
 def _curves(groups: Sequence[Group]) -> dict[str, list[Group]]:
@@ -195,7 +257,8 @@ def _curve(name: str, members: Sequence[Group], what: tuple[str, float], number:
                         "arrayminus": [m - d for m, d in zip(middle, down, strict=True)]}}
 
 
-def _layout(x: str, y: str, **more: Any) -> dict[str, Any]:
+def axes(x: str, y: str, **more: Any) -> dict[str, Any]:
+    """Layout of a chart on a white page with two titled axes."""
     return {"height": 380, "margin": {"l": 60, "r": 10, "t": 20, "b": 50}, "paper_bgcolor": "white",
             "plot_bgcolor": "white", "xaxis": {"title": {"text": x}, "gridcolor": "#e6e6e6"},
             "yaxis": {"title": {"text": y}, "gridcolor": "#e6e6e6"}, "legend": {"orientation": "h", "y": -0.22},
@@ -216,7 +279,7 @@ def _failures(table: SweepTable) -> str:
     if not table.failed:
         return ""
     rows = [[row["label"], row["error.kind"], row["error.message"]] for row in table.failed]
-    return "<h2>Failed cases</h2>" + _scroll(html_table(["case", "kind", "error"], rows))
+    return "<h2>Failed cases</h2>" + scroll(html_table(["case", "kind", "error"], rows))
 
 
 def _provenance(table: SweepTable, batch: Batch) -> str:
@@ -228,11 +291,11 @@ def _provenance(table: SweepTable, batch: Batch) -> str:
             ["simulated by kvsim", ", ".join(versions) or "-"], ["page by kvsim", package_version()],
             *([f"profile {name}", digest] for name, digest in sorted(profiles.items()))]
     written = escape(json.dumps(plain(batch.to_dict()), indent=1))
-    return ("<h2>Provenance</h2>" + _scroll(html_table(["what", "version or digest"], rows))
+    return ("<h2>Provenance</h2>" + scroll(html_table(["what", "version or digest"], rows))
             + f"<details><summary>The sweep as run</summary><pre>{written}</pre></details>")
 
 
-def _document(title: str, body: str, figures: Figures) -> str:
+def document(title: str, body: str, figures: Figures) -> str:
     """The whole page; charts are drawn by the library that it carries."""
     draw = "".join(f"Plotly.newPlot({json.dumps(_anchor(name))}, {_spec(figure)}, {{displaylogo: false, "
                    "responsive: true});\n" for name, figure in figures.items())
@@ -248,7 +311,8 @@ def _spec(figure: go.Figure) -> str:
     return ", ".join(json.dumps(spec[key]).replace("</", "<\\/") for key in ("data", "layout"))
 
 
-def _chart(name: str) -> str:
+def chart_slot(name: str) -> str:
+    """Where a chart of `document` goes, with its title."""
     return f"<figure><figcaption>{escape(name)}</figcaption><div id='{_anchor(name)}'></div></figure>"
 
 
@@ -256,7 +320,8 @@ def _anchor(name: str) -> str:
     return name.lower().replace(" ", "-").replace("'", "")
 
 
-def _scroll(table: str) -> str:
+def scroll(table: str) -> str:
+    """A table that scrolls by itself where the page is narrower."""
     return f"<div class='scroll'>{table}</div>"
 
 

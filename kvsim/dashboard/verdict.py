@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from types import MappingProxyType
 
 from kvsim.billing import CALIBRATED, GIVEN, PHYSICS, SAME_GPU
+from kvsim.dashboard.headroom import Served, served
 from kvsim.dashboard.results import (
     CONTRIBUTION,
     HIT,
     IDEAL,
     OUTPUT,
+    RESOURCE_TEXT,
     TIER_TEXT,
     TTFT_P95,
+    binding,
     binds_from,
     median,
     reached_frac,
@@ -46,9 +49,11 @@ def model_title(model: ModelProfile) -> str:
 
 
 def machine_title(resolved: Resolved) -> str:
-    """GPUs for people, e.g. "8 x B300"."""
+    """GPUs for people, e.g. "8 x B300", "2 replicas of 8 x B300"."""
     gpu = resolved.gpu.name.upper().removesuffix("-SXM").replace("-", " ")
-    return f"{resolved.scenario.hardware.num_gpus} x {gpu}"
+    scenario = resolved.scenario
+    several = f"{scenario.replicas} replicas of " if scenario.replicas > 1 else ""
+    return f"{several}{scenario.hardware.num_gpus} x {gpu}"
 
 
 def capacity_sentence(resolved: Resolved) -> str:
@@ -60,8 +65,9 @@ def capacity_sentence(resolved: Resolved) -> str:
     else:
         low, high = resolved.budget.kv_bytes_range
         basis = f"as predicted ({pool} per GPU; between {gib(low)} and {gib(high)} with the assumed figures' ranges)"
+    each = " in each replica" if resolved.scenario.replicas > 1 else ""
     return (f"**{model_title(resolved.model)} on {machine_title(resolved)}** holds "
-            f"**{si(capacity.kv_tokens, 'tokens')} of KV** {basis}{tier_sentence(resolved.scenario)}")
+            f"**{si(capacity.kv_tokens, 'tokens')} of KV**{each} {basis}{tier_sentence(resolved.scenario)}")
 
 
 def traffic_sentence(resolved: Resolved, rows: Sequence[Row], live: int) -> str:
@@ -121,11 +127,40 @@ def money_sentence(row: Row, api: ApiPriceProfile | None) -> str:
 
 
 def verdict(resolved: Resolved, rows: Sequence[Row], live: int, api: ApiPriceProfile | None) -> str:
-    """The whole verdict as Markdown."""
+    """The whole verdict as Markdown: one sentence, and below it what it rests on."""
     row = next(r for r in rows if r.concurrency == live)
     zone = zone_of(reached_frac(row))
-    return (f"**{zone.capitalize()}:** {capacity_sentence(resolved)}; {traffic_sentence(resolved, rows, live)}; "
-            f"{money_sentence(row, api)}. {trust_sentence(row)}")
+    return (f"**{zone.capitalize()}:** {headline(resolved, rows, live)}.\n\n{capacity_sentence(resolved)}; "
+            f"{traffic_sentence(resolved, rows, live)}; {money_sentence(row, api)}. {trust_sentence(row)}")
+
+
+def headline(resolved: Resolved, rows: Sequence[Row], live: int) -> str:
+    """How many agents are served inside the SLO, how sure that is, what binds, and what it earns; Markdown."""
+    row = next(r for r in rows if r.concurrency == live)
+    found = served(sorted(rows, key=lambda r: r.concurrency or 0), resolved.scenario)
+    earns = median(row, CONTRIBUTION)
+    money = "" if math.isnan(earns) else f"; contribution **{usd(earns)} per node-hour** at {live} live sessions"
+    return (f"**{model_title(resolved.model)} on {machine_title(resolved)}** serves **{agents_text(found)}** "
+            f"{f'inside {found.limits}' if found.limits else '(no SLO is set)'} [{span_text(found, row)}]; "
+            f"at {live}, {RESOURCE_TEXT[binding(row)]} binds{money}")
+
+
+def agents_text(found: Served) -> str:
+    """A number of agents for people.
+
+    >>> agents_text(Served(7, 6, 9, False, 4, "")), agents_text(Served(0, 0, 0, False, 4, ""))
+    ('7 agents', 'fewer than 4 agents')
+    """
+    if not found.sessions:
+        return f"fewer than {found.fewest} agents"
+    return f"{'at least ' if found.at_least else ''}{found.sessions:,} agent{'' if found.sessions == 1 else 's'}"
+
+
+def span_text(found: Served, row: Row) -> str:
+    """Spread over the seeds and the trust mark."""
+    seeds = len(row.reports)
+    spread = f"{found.low:,} to {found.high:,} over {seeds} seeds" if seeds > 1 else "one seed"
+    return f"{spread}; {row.reports[0].cost.trust}"
 
 
 def usd(value: float) -> str:

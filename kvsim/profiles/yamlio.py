@@ -18,7 +18,11 @@ class _Duplicate(Exception):
         super().__init__(key)
 
 
-class _StrictLoader(yaml.SafeLoader):
+# libyaml's parser is ten times as fast; PyYAML may have been built without it.
+_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _StrictLoader(_Loader):
     """SafeLoader that refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,3 +113,34 @@ def test_page_draws_both_and_asks_for_a_file() -> None:
     app.radio(key="cache source").set_value("a trace of your own").run()
     assert not app.exception
     assert app.info[0].value == "Choose a file."
+
+
+@pytest.mark.parametrize("pack", ["gzip", "zstandard"])
+def test_small_file_that_unpacks_to_gigabytes_is_stopped(pack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reuse, "MAX_UNPACKED_BYTES", 5_000_000)
+    line = two_prompts(1) + b"\n"
+    many = line * (20_000_000 // len(line))
+    module: Any = pytest.importorskip(pack)
+    packed: bytes = module.compress(many)
+    assert len(packed) < 100_000
+    with pytest.raises(TraceError, match="unpacks to more than the dashboard takes"):
+        reuse.uploaded_trace("bomb.jsonl.gz", packed)
+
+
+def test_packed_trace_of_fair_size_is_read() -> None:
+    trace = reuse.uploaded_trace("mine.jsonl.gz", gzip.compress(two_prompts()))
+    assert len(trace) == 8
+
+
+def test_parquet_is_judged_by_its_footer(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "zeros.parquet"
+    parquet.write_table(pyarrow.table({"x": [0] * 1_000_000}), path)
+    assert path.stat().st_size < 20_000
+    assert reuse.unpacked_bytes(path.read_bytes(), 1_000) >= 8_000_000
+
+
+def test_damaged_file_is_the_reader_s_to_explain() -> None:
+    with pytest.raises(TraceError) as caught:
+        reuse.uploaded_trace("cut.jsonl.gz", gzip.compress(two_prompts(500))[:-20])
+    assert "cut.jsonl.gz" in caught.value.message

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import csv
+import io
 import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -15,9 +18,12 @@ from kvsim.comparison import compare
 from kvsim.dashboard import choices as c
 from kvsim.dashboard import export
 from kvsim.profiles.store import default_store
+from kvsim.report.report import Report
 from kvsim.scenario import Scenario, load_scenario
 from kvsim.simulation import simulate
 from kvsim.study import Row
+from kvsim.workload.readers.read import read_trace
+from kvsim.workload.readers.reading import ReadOptions
 from tests.app.conftest import MakeRow
 from tests.app.test_compare_page import TINY
 
@@ -63,3 +69,44 @@ def test_report_file_is_what_compare_takes(tmp_path: Path) -> None:
     file.write_text(export.report_json(Row(8, (simulate({**TINY, "seed": 0}), simulate({**TINY, "seed": 1})))))
     found = compare(str(file), str(file))
     assert (found.num_pairs, found.changes) == (2, ())
+
+
+def test_requests_are_read_back_as_they_were(make_row: MakeRow, tmp_path: Path) -> None:
+    row = make_row(4, 0.5, 0.6)
+    text = export.requests_csv(row)
+    rows = list(csv.DictReader(io.StringIO(text)))
+    records = row.reports[0].records
+    assert np.isfinite(records.arrival_s).all()
+    assert len(rows) == 2 * len(records.status)
+    assert [int(r["prompt_tokens"]) for r in rows[:len(records.status)]] == records.prompt_tokens.tolist()
+    assert float(rows[0]["first_token_s"]) == records.first_token_s[0]
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "requests.parquet"
+    path.write_bytes(export.requests_parquet(row))
+    table = parquet.read_table(path).to_pydict()
+    assert list(table) == list(rows[0])
+    assert table["prompt_tokens"] == [int(r["prompt_tokens"]) for r in rows]
+
+
+def test_requests_are_a_trace_for_the_readers(make_row: MakeRow, tmp_path: Path) -> None:
+    row = make_row(4, 0.5)
+    path = tmp_path / "requests.csv"
+    path.write_text(export.requests_csv(row), encoding="utf-8")
+    columns = {"input_tokens": "prompt_tokens", "output_tokens": "output_tokens", "timestamp": "arrival_s"}
+    trace, _ = read_trace(path, ReadOptions(mapping=columns))
+    assert sorted(trace.input_tokens.tolist()) == sorted(row.reports[0].records.prompt_tokens.tolist())
+
+
+def test_launch_line_is_the_engine_s() -> None:
+    text = export.launch_line(load_scenario("k3-b300-study"))
+    assert text.startswith("vllm serve moonshotai/Kimi-K3")
+    assert "--tensor-parallel-size 8" in text
+
+
+def test_turns_that_never_came_have_no_row(report: Report) -> None:
+    came = np.arange(len(report.records.status)) % 2 == 0
+    arrival_s = np.where(came, report.records.arrival_s, np.nan)
+    cut = replace(report, records=replace(report.records, arrival_s=arrival_s))
+    columns = export.request_columns(Row(4, (cut,)))
+    assert {len(c) for c in columns.values()} == {int(came.sum())}
+    assert columns["prompt_tokens"].tolist() == report.records.prompt_tokens[came].tolist()

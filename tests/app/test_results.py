@@ -46,7 +46,9 @@ def test_verdict_is_made_of_results(make_row: MakeRow) -> None:
     rows = [make_row(8, 0.96, ideal=0.98), make_row(16, 0.1, ideal=0.97, binding="kv_capacity")]
     api = default_store().get("api-price", "moonshot-k3")
     text = verdict.verdict(resolved, rows, 8, api)
-    assert text.startswith("**Safe:** **Kimi K3 on 8 x B300** holds **3.25M tokens of KV** as logged (42.22 GiB per")
+    first, rest = text.split("\n\n")
+    assert first.startswith("**Safe:** **Kimi K3 on 8 x B300** serves **at least 16 agents** inside TTFT p95 10 s")
+    assert rest.startswith("**Kimi K3 on 8 x B300** holds **3.25M tokens of KV** as logged (42.22 GiB per")
     assert "96.0% of prompt tokens are reused (ideal 98.0%)" in text
     assert "binds from 16 on, not yet at 8" in text
     assert verdict.verdict(resolved, rows, 16, api).startswith("**Collapsed:**")

@@ -20,7 +20,7 @@ def test_numbers_as_people_write_them() -> None:
     ("", "got an empty file"), ("# nothing", "got an empty file"), ("words", "got only 'words'"),
     ("a: [1, 2\nb: 3", "line 2"), ("a: }", "line 1"), ("a: !!python/object:os.system {}", "line 1"),
     ("? [1, 2]\n: 3", "a key that is not text"), ("a: 2026-13-45", "month must be in 1..12"),
-    ("a: &x [*x", "line 1"), ("\ta: 1", "line 1"), ("a: 1\x07", "x.yaml"),
+    ("a: &x [*x", " at line "), ("\ta: 1", "line 1"), ("a: 1\x07", "x.yaml"),
 ])
 def test_what_is_not_a_mapping_is_refused(text: str, said: str) -> None:
     with pytest.raises(ProfileError) as caught:

@@ -7,13 +7,18 @@ from typing import Any
 import streamlit as st
 
 from kvsim.cache.curves.curves import Curves
-from kvsim.dashboard import cache_figures, reuse, show
+from kvsim.dashboard import cache_figures, reuse, show, tier_figures
 from kvsim.dashboard.choices import Choices
+from kvsim.dashboard.results import TIER_TEXT
 from kvsim.dashboard.simulate import simulate_points
 from kvsim.dashboard.start import opened
+from kvsim.dashboard.takeaway import take_along
 from kvsim.errors import KvsimError
+from kvsim.load_or_recompute import load_or_recompute
+from kvsim.report.transfers import TierUse
 from kvsim.resolve import Resolved
 from kvsim.scenario import Scenario
+from kvsim.study import Row
 from kvsim.workload.table import Trace
 
 QUICK_POLICIES = ("lru", "lru_tail")
@@ -28,21 +33,64 @@ def page() -> None:
         return
     choices, resolved = begun
     st.subheader("Hit rate by tier and live sessions")
-    show_tiers(choices, resolved)
+    row = show_tiers(choices, resolved)
+    if row is not None:
+        show_run(row)
+    st.subheader("Load or recompute")
+    show_reload(resolved)
     st.subheader("Hit rate by capacity and policy")
     show_curves(choices, resolved)
+    take_along(choices, resolved.scenario, row)
 
 
-def show_tiers(choices: Choices, resolved: Resolved) -> None:
-    """What the simulated runs found in each tier."""
+def show_run(row: Row) -> None:
+    """The pool and the tiers over the first seed's run."""
+    report = row.reports[0]
+    st.subheader(f"The pool over time, at {row.concurrency} live sessions")
+    show.chart(tier_figures.occupancy(report), "occupancy", tier_figures.occupancy_alt(report))
+    st.caption(f"Seed {report.run.seed}. What is neither held nor cached is empty. Where held blocks reach the top, "
+               "requests wait or are preempted; where cached ones are squeezed, prompts lose their prefix.")
+    st.subheader("Transfers")
+    if report.tiers:
+        show.table([transfer_row(use) for use in report.tiers], "What the tiers below HBM did in the run")
+    else:
+        st.caption("No tier below HBM, so nothing is transferred: switch the DRAM tier on in the sidebar.")
+
+
+def transfer_row(use: TierUse) -> dict[str, str]:
+    """What one tier did, as a row; bytes are those of one GPU."""
+    return {"Tier": TIER_TEXT[use.kind], "Capacity (GB/GPU)": f"{use.capacity_bytes / 1e9:,.0f}",
+            "Filled (GB/GPU)": f"{use.resident_bytes / 1e9:,.0f}", "Tokens served": f"{use.hit_tokens:,}",
+            "Loaded (GB/GPU)": f"{use.bytes_loaded / 1e9:,.1f}", "Stored (GB/GPU)": f"{use.bytes_stored / 1e9:,.1f}",
+            "Load link busy": f"{use.load_link_utilisation_frac:.1%}",
+            "Store link busy": f"{use.store_link_utilisation_frac:.1%}", "Short of": use.verdict}
+
+
+def show_reload(resolved: Resolved) -> None:
+    """Whether a context is loaded faster than it is computed again, from every tier whose rates are known."""
+    try:
+        found = load_or_recompute(resolved)
+    except KvsimError as err:
+        show.error(err)
+        return
+    show.chart(tier_figures.reload_figure(found.rows), "reload", tier_figures.reload_alt(found.rows))
+    said = ", ".join(f"{TIER_TEXT[kind]} " + (f"from {n:,} tokens on" if n else "nowhere")
+                     for kind, n in found.break_even_tokens.items())
+    st.caption(f"Loading is faster: {said or 'no tier is known here'}. An idle engine and an idle link; all of the "
+               "context is found in the tier. Tiers that the configuration lacks are drawn with the profiles' rates.")
+
+
+def show_tiers(choices: Choices, resolved: Resolved) -> Row | None:
+    """What the simulated runs found in each tier; returns the chosen number of live sessions."""
     try:
         rows = simulate_points(choices, resolved.scenario, st.empty(), lambda _rows: None)
     except KvsimError as err:
         show.error(err)
-        return
+        return None
     show.chart(cache_figures.tiers_by_sessions(rows), "tiers", cache_figures.tiers_alt(rows))
     off = "" if resolved.scenario.tiers else " Switch the DRAM tier on in the sidebar to see what it would serve."
     st.caption(f"Simulated, with all queueing and transfers; medians over {choices.seeds} seeds.{off}")
+    return next(r for r in rows if r.concurrency == choices.sessions)
 
 
 def show_curves(choices: Choices, resolved: Resolved) -> None:

@@ -10,6 +10,7 @@ from kvsim.dashboard import compare_figures, pairs, show, state
 from kvsim.dashboard.choices import Choices, scenario_of
 from kvsim.dashboard.simulate import simulate_points
 from kvsim.dashboard.start import opened
+from kvsim.dashboard.takeaway import take_along
 from kvsim.errors import KvsimError
 from kvsim.profiles.store import default_store
 from kvsim.study import Row
@@ -37,7 +38,8 @@ def page() -> None:
 def title(choices: Choices) -> str:
     """A configuration in a few words; the table of changes says the rest."""
     dram = f", DRAM {choices.dram_gb:,.0f} GB" if choices.dram and choices.dram_gb else ""
-    return (f"{choices.model} on {choices.num_gpus} x {choices.gpu}, {choices.kv_dtype} KV{dram}, "
+    several = f"{choices.replicas} replicas of " if choices.replicas > 1 else ""
+    return (f"{choices.model} on {several}{choices.num_gpus} x {choices.gpu}, {choices.kv_dtype} KV{dram}, "
             f"{choices.sessions} live sessions")
 
 
@@ -63,6 +65,7 @@ def show_comparison(pinned: Choices, choices: Choices) -> None:
                "the assumptions.")
     st.subheader("By live sessions")
     show.chart(compare_figures.curves(a, b), "comparison", compare_figures.curves_alt(a, b))
+    take_along(choices, scenario_of(choices), chosen(b, choices))
 
 
 def chosen(rows: list[Row], choices: Choices) -> Row:

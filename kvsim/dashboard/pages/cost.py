@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
 
-from kvsim.dashboard import cost_figures, money, show, verdict
-from kvsim.dashboard.choices import Choices
+from kvsim.dashboard import cost_figures, finance, money, show, verdict
+from kvsim.dashboard.choices import Choices, scenario_of
+from kvsim.dashboard.findings_view import show_findings
 from kvsim.dashboard.simulate import simulate_points
 from kvsim.dashboard.start import opened
+from kvsim.dashboard.takeaway import take_along
 from kvsim.errors import KvsimError
+from kvsim.planning import offers
+from kvsim.planning.value import long_context_prices
 from kvsim.profiles.store import default_store
 from kvsim.report.bill import Bill
 from kvsim.resolve import Resolved
@@ -20,6 +25,9 @@ from kvsim.scenario import Demand, Scenario
 from kvsim.study import Row
 
 MAX_TURNS_PER_HOUR = 1_000_000.0
+MAX_SEATS = 1_000_000
+LONG_CONTEXTS = 16
+"""Contexts up to the longest at which fresh input is priced."""
 
 
 def page() -> None:
@@ -33,13 +41,16 @@ def page() -> None:
                             help="How many requests customers have in the peak hour; only the mode that is limited by "
                                  "demand uses it.")
     try:
-        found = money.offers(resolved, default_store())
-        chosen = money.offer(resolved, choices.compute, default_store())
+        found = offers.offers(resolved, default_store())
+        chosen = offers.offer(resolved, choices.compute, default_store())
         rows = simulate_points(choices, with_demand(resolved.scenario, turns), st.empty(), lambda _rows: None)
     except KvsimError as err:
         show.error(err)
     else:
         show_cost(choices, resolved, rows, (chosen, *(o for o in found if o.name != chosen.name)))
+        show_long_context(resolved, chosen)
+        show_finance(choices, rows)
+        take_along(choices, resolved.scenario, next(r for r in rows if r.concurrency == choices.sessions))
 
 
 def with_demand(scenario: Scenario, turns_per_hour: float) -> Scenario:
@@ -50,11 +61,11 @@ def with_demand(scenario: Scenario, turns_per_hour: float) -> Scenario:
     return scenario.model_copy(update={"demand": demand})
 
 
-def show_cost(choices: Choices, resolved: Resolved, rows: Sequence[Row], found: Sequence[money.Offer]) -> None:
+def show_cost(choices: Choices, resolved: Resolved, rows: Sequence[Row], found: Sequence[offers.Offer]) -> None:
     """Charts and tables, the chosen price profile first in `found`."""
     chosen, *others = found
     names = [o.name for o in others]
-    usual = money.counterpart(chosen, found)
+    usual = offers.counterpart(chosen, found)
     left, right = st.columns(2)
     beside = left.selectbox("Price profile beside the chosen one", names, key="cost beside",
                             index=names.index(usual.name) if usual else None)
@@ -71,7 +82,7 @@ def show_cost(choices: Choices, resolved: Resolved, rows: Sequence[Row], found: 
     show_market(row)
 
 
-def cost_sentence(row: Row, priced: Sequence[money.Offer], mode: money.Mode) -> str:
+def cost_sentence(row: Row, priced: Sequence[offers.Offer], mode: money.Mode) -> str:
     """What the chosen number of sessions earns under each price, and where our floor lies; Markdown."""
     parts = [f"**{verdict.usd(money.contribution(row, o, mode))} per node-hour** with {o.label}, break-even at "
              f"{usd_per_mtok(money.break_even(row, o))} per million tokens" for o in priced]
@@ -91,7 +102,7 @@ def usd_per_mtok(value: float) -> str:
     return f"\\${value:,.3f}"
 
 
-def show_charts(rows: Sequence[Row], priced: Sequence[money.Offer], mode: money.Mode, live: int) -> None:
+def show_charts(rows: Sequence[Row], priced: Sequence[offers.Offer], mode: money.Mode, live: int) -> None:
     """Contribution, then prices."""
     st.subheader("Contribution by live sessions")
     if math.isnan(money.contribution(rows[0], priced[0], mode)):
@@ -112,7 +123,7 @@ def show_charts(rows: Sequence[Row], priced: Sequence[money.Offer], mode: money.
                "axis is logarithmic.")
 
 
-def offer_row(row: Row, priced: money.Offer, mode: money.Mode) -> dict[str, Any]:
+def offer_row(row: Row, priced: offers.Offer, mode: money.Mode) -> dict[str, Any]:
     """One price profile as a row; units stand in the column names."""
     return {
         "Price profile": priced.name, "Basis": priced.bill.basis, "As of": priced.bill.as_of,
@@ -138,3 +149,60 @@ def show_market(row: Row) -> None:
                  "Cached input": f"{m.cached_input:,.2f}", "Output": f"{m.output:,.2f}",
                  "This mix": f"{m.blended:,.3f}"} for m in market], "Providers' prices, cheapest first")
     st.caption("$ per million tokens; the last column is the first seed's mix at each provider's prices.")
+
+
+def show_long_context(resolved: Resolved, chosen: offers.Offer) -> None:
+    """What fresh input costs after a long context, under a flat price."""
+    st.subheader("The price of long context")
+    longest = resolved.limits.max_model_len
+    contexts = [round(longest * share / LONG_CONTEXTS) for share in range(LONG_CONTEXTS + 1)]
+    prices = long_context_prices(resolved, chosen.bill.usd_per_hour, contexts)
+    show.chart(finance.long_context_figure(prices), "long context", finance.long_context_alt(prices))
+    st.caption("A full prefill step after so much context, on an engine that does nothing else: what the tokens cost "
+               "while they are computed. Where the line crosses the flat price, longer contexts lose money.")
+
+
+def show_finance(choices: Choices, rows: Sequence[Row]) -> None:
+    """The page for a finance head: the best point with and without DRAM, in months."""
+    st.subheader("In months, for the budget")
+    left, right = st.columns(2)
+    seats = left.number_input("Seats (0 = not stated)", 0, MAX_SEATS, step=50, key="cost seats",
+                              help="People who may use the service; an active one keeps one live session.")
+    active = right.slider("Active in the peak hour (%)", 1, 100, 20, key="cost active")
+    try:
+        curves = with_and_without_dram(choices, rows, seats, active / 100)
+        found = finance.findings(curves)
+    except KvsimError as err:
+        show.error(err)
+        return
+    if found is None:
+        st.caption("No API price of this model is known: what it earns cannot be said.")
+        return
+    show_findings(found)
+    show.table(finance.stress_rows(found), "Contribution under other API prices and lower hit rates")
+
+
+def with_and_without_dram(choices: Choices, rows: Sequence[Row], seats: int,
+                          active_frac: float) -> dict[str, tuple[Scenario, Sequence[Row]]]:
+    """The page's curve, and the one that the DRAM switch would give.
+
+    Raises
+    ------
+    KvsimError
+        The other one cannot be simulated.
+    """
+    other = replace(choices, dram=not choices.dram)
+    own, opposite = scenario_of(choices), scenario_of(other)
+    if other.dram_gb <= 0:
+        return {"none": (with_seats(own, seats, active_frac), rows)}
+    others = simulate_points(other, opposite, st.empty(), lambda _rows: None)
+    names = (f"DRAM {choices.dram_gb:,.0f} GB", "none") if choices.dram else ("none", f"DRAM {other.dram_gb:,.0f} GB")
+    return {names[0]: (with_seats(own, seats, active_frac), rows),
+            names[1]: (with_seats(opposite, seats, active_frac), others)}
+
+
+def with_seats(scenario: Scenario, seats: int, active_frac: float) -> Scenario:
+    """The scenario with so many seats; 0 states none."""
+    if not seats:
+        return scenario
+    return scenario.model_copy(update={"demand": Demand(seats=seats, active_frac_peak=active_frac)})

@@ -7,13 +7,15 @@ import streamlit as st
 from kvsim.dashboard import method, show
 from kvsim.dashboard.pages.plan import ledger_row
 from kvsim.dashboard.start import opened
+from kvsim.dashboard.takeaway import take_along
 from kvsim.profiles.figure import Profile
 from kvsim.report.ledger import ORDER, ledger_of
 
 
 def page() -> None:
     """The whole page."""
-    begun = opened("Method", "How results are computed, on which figures they rest, and what they leave out.")
+    begun = opened("Method", "How results are computed, on which figures they rest, and what they leave out.",
+                   needs_sessions=False)
     st.subheader("Equations in words")
     for step in method.STEPS:
         st.markdown(f"**{step.title}:** {step.equation}")
@@ -22,6 +24,8 @@ def page() -> None:
         show_figures(begun[1].profiles)
     st.subheader("Not modelled")
     st.markdown("\n".join(f"- {what}" for what in method.NOT_MODELLED))
+    if begun is not None:
+        take_along(begun[0], begun[1].scenario)
 
 
 def show_figures(profiles: tuple[Profile, ...]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +11,15 @@ from streamlit.delta_generator import DeltaGenerator
 
 from kvsim.agents import Step, why_fewer
 from kvsim.billing import api_price
-from kvsim.dashboard import export, figures, results, show, verdict
+from kvsim.dashboard import figures, gauge_figure, next_steps, results, show, state, verdict
 from kvsim.dashboard.choices import Choices, scenario_of
 from kvsim.dashboard.controls import sidebar
-from kvsim.dashboard.simulate import simulate_points
+from kvsim.dashboard.headroom import headroom
+from kvsim.dashboard.open_traffic import load_rows, load_sentence, loads_of, simulate_loads
+from kvsim.dashboard.pages import compare
+from kvsim.dashboard.simulate import Bar, simulate_point, simulate_points
+from kvsim.dashboard.takeaway import take_along
+from kvsim.dashboard.uploads import shelf
 from kvsim.errors import InfeasibleError, KvsimError
 from kvsim.memory.capacity import Capacity
 from kvsim.profiles.store import default_store
@@ -50,7 +55,10 @@ def page() -> None:
     except KvsimError as err:
         show.error(err)
     else:
-        show_plan(choices, resolved)
+        if choices.is_open:
+            show_open(choices, resolved)
+        else:
+            show_plan(choices, resolved)
 
 
 def show_shortfall(choices: Choices) -> None:
@@ -78,11 +86,12 @@ def show_plan(choices: Choices, resolved: Resolved) -> None:
     show_waterfall(resolved)
     show_fits(resolved)
     st.subheader("How many agents, and why not more")
-    show_steps(resolved)
+    show_steps(resolved, choices)
     show_ledger(ledger_of(resolved.profiles))
     try:
         rows = simulate_points(choices, resolved.scenario, slots.progress,
-                               lambda found: show_curve(curve, found, choices, last=False))
+                               lambda found: show_curve(curve, found, choices, last=False),
+                               lambda found: show_first(resolved, found[0], choices, slots))
     except KvsimError as err:
         slots.progress.empty()
         slots.verdict.info(f"{verdict.capacity_sentence(resolved)}. The traffic was not simulated.",
@@ -92,7 +101,52 @@ def show_plan(choices: Choices, resolved: Resolved) -> None:
     else:
         show_curve(curve, rows, choices, last=True)
         show_results(choices, resolved, rows, slots)
-        show_exports(choices, resolved.scenario, rows)
+        next_steps.show_platforms(choices)
+        next_steps.show_dollar(resolved.scenario)
+        take_along(choices, resolved.scenario, next(r for r in rows if r.concurrency == choices.sessions))
+
+
+def show_open(choices: Choices, resolved: Resolved) -> None:
+    """A trace at its recorded times: live sessions do not apply, the load is varied instead."""
+    slots = Slots()
+    slots.verdict.info(f"{verdict.capacity_sentence(resolved)}. Simulating traffic …", icon=":material/memory:")
+    show_capacity_metrics(resolved)
+    st.subheader("The trace, slower and faster")
+    place = st.empty()
+    st.subheader("HBM of the fullest GPU")
+    show_waterfall(resolved)
+    show_fits(resolved)
+    show_ledger(ledger_of(resolved.profiles))
+    try:
+        loads = simulate_loads(resolved.scenario, loads_of(choices.rate_factor), slots.progress)
+    except KvsimError as err:
+        slots.progress.empty()
+        slots.verdict.info(f"{verdict.capacity_sentence(resolved)}. The traffic was not simulated.",
+                           icon=":material/memory:")
+        with place.container():
+            show.error(err)
+        return
+    row = loads[choices.rate_factor]
+    with slots.verdict:
+        BANNERS[results.zone_of(results.reached_frac(row))](load_sentence(choices, resolved, loads),
+                                                            icon=":material/memory:")
+    with place.container():
+        show.table(load_rows(loads, resolved.scenario), "The trace at several rates")
+        st.caption("One run a rate: a trace at its own times has no chance in it. How much of the trace is played is "
+                   "set under Length of the simulation.")
+    with slots.metrics.container():
+        show_traffic_metrics(row, resolved, st.empty(), None)
+        show_doubts([row])
+    take_along(choices, resolved.scenario, row)
+
+
+def show_first(resolved: Resolved, row: Row, choices: Choices, slots: Slots) -> None:
+    """The chosen point after its first seed: an answer at once, which the other seeds and points then complete."""
+    traffic = verdict.traffic_sentence(resolved, [row], choices.sessions).rpartition("; ")[0]
+    slots.verdict.info(f"{verdict.capacity_sentence(resolved)}; {traffic}. The first of {choices.seeds} seeds; the "
+                       "others are being simulated …", icon=":material/memory:")
+    with slots.metrics.container():
+        show_traffic_metrics(row, resolved, st.empty(), None)
 
 
 def show_curve(place: DeltaGenerator, rows: Sequence[Row], choices: Choices, *, last: bool) -> None:
@@ -110,7 +164,7 @@ def curve_caption(choices: Choices) -> str:
     """What the curve shows, on what it rests, and where its zones lie."""
     zones = ", ".join(f"{zone}: {text}" for zone, text in results.ZONE_TEXT.items())
     runs = "one seed" if choices.seeds == 1 else f"the median of {choices.seeds} seeds with their extremes"
-    return (f"Points are simulations of {choices.preset} traffic, {choices.duration_s:,} s after a warm-up of "
+    return (f"Points are simulations of {choices.traffic} traffic, {choices.duration_s:,} s after a warm-up of "
             f"{choices.warmup_s:,} s, {runs}; lines between them are drawn for the eye. The dotted line marks "
             f"{choices.sessions} live sessions. Zones: {zones}; their borders are interpolated.")
 
@@ -148,23 +202,15 @@ def show_results(choices: Choices, resolved: Resolved, rows: Sequence[Row], slot
     zone = results.zone_of(results.reached_frac(row))
     with slots.verdict:
         BANNERS[zone](verdict.verdict(resolved, rows, choices.sessions, api), icon=":material/memory:")
+    pinned = state.pinned(default_store())
     with slots.metrics.container():
-        show_traffic_metrics(row, resolved)
+        place = st.empty()
+        show_traffic_metrics(row, resolved, place, None)
+        show_gauge(rows, choices.sessions)
+        pin_buttons(choices, pinned)
         show_doubts(rows)
-
-
-def show_exports(choices: Choices, scenario: Scenario, rows: Sequence[Row]) -> None:
-    """The scenario and its results to take along, and how to repeat them elsewhere."""
-    row = next(r for r in rows if r.concurrency == choices.sessions)
-    st.subheader("Take it along")
-    with st.container(horizontal=True):
-        st.download_button("Scenario (YAML)", lambda: export.scenario_yaml(choices, scenario), "scenario.yaml",
-                           "application/yaml", on_click="ignore", icon=":material/download:")
-        st.download_button("Report (JSON)", lambda: export.report_json(row), "report.json", "application/json",
-                           on_click="ignore", icon=":material/download:")
-    with st.expander("Copy as a command, or as Python"):
-        st.code(export.command(choices, scenario), language="bash", wrap_lines=True)
-        st.code(export.python(scenario), language="python", wrap_lines=True)
+    if pinned is not None:
+        show_traffic_metrics(row, resolved, place, pinned_row(pinned, slots.progress))
 
 
 def show_doubts(rows: Sequence[Row]) -> None:
@@ -194,20 +240,79 @@ def show_capacity_metrics(resolved: Resolved) -> None:
         show.metric("KV per token", f"{capacity.bytes_per_token / 1e3:,.1f} kB", "Whole model, before replication.")
 
 
-def show_traffic_metrics(row: Row, resolved: Resolved) -> None:
-    """Figures of the simulated traffic."""
-    slo = resolved.scenario.slo
-    cost = row.reports[0].cost
-    with st.container(horizontal=True):
-        show.metric("Prompt tokens reused", f"{results.median(row, results.HIT):.1%}",
-                    f"An unlimited cache would reach {results.median(row, results.IDEAL):.1%}.")
-        show.metric("Output (tokens/s)", f"{results.median(row, results.OUTPUT):,.0f}", "Of the whole replica.")
-        show.metric("TTFT p95", verdict.seconds(results.median(row, results.TTFT_P95)), _goal(slo.ttft_s.get("p95")))
-        show.metric("TPOT p95", f"{1e3 * results.median(row, results.TPOT_P95):,.1f} ms", _goal(slo.tpot_s.get("p95")))
-        show.metric("$ per M output tokens", f"${results.median(row, _ALL_IN):,.2f}",
-                    f"The whole bill of ${cost.usd_per_hour:,.2f} an hour on the output tokens alone.")
-        show.metric("Contribution ($/node-h)", verdict.usd(results.median(row, results.CONTRIBUTION)).replace("\\", ""),
-                    "Revenue of the requests inside the SLO less the hardware's price.")
+def pinned_row(pinned: Choices, progress: DeltaGenerator) -> Row | None:
+    """The chosen point of the pinned configuration; None where it cannot be simulated."""
+    try:
+        bar = Bar(progress, "Simulating the pinned configuration", 0.9)
+        row = simulate_point(resolve(scenario_of(pinned)).scenario, pinned.sessions, pinned.seeds, bar)
+    except KvsimError:
+        return None
+    progress.empty()
+    return row
+
+
+def pin_buttons(choices: Choices, pinned: Choices | None) -> None:
+    """Pin the present configuration, and forget the pinned one."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.button("Pin as A" if pinned is None else "Pin this instead", on_click=state.pin, args=(choices,),
+                  icon=":material/push_pin:", help="Figures above then show how far they are from it; page Compare "
+                                                   "has the rest.")
+        if pinned is not None:
+            st.button("Unpin A", on_click=state.unpin)
+            st.caption(f"Differences are from A: {compare.title(pinned)}.", width="content")
+
+
+def show_gauge(rows: Sequence[Row], live: int) -> None:
+    """Distance to the edge of the cliff: a figure, and where it comes from."""
+    ordered = sorted(rows, key=lambda row: row.concurrency or 0)
+    found = headroom(ordered, live)
+    where = "not reached" if found.edge is None else f"at {found.edge:.1f} live sessions"
+    st.metric("Headroom to the edge", found.text(), where, delta_color="off", delta_arrow="off", width="content",
+              help="More live sessions that fit before the hit rate falls below "
+                   f"{results.SAFE_FRAC:.0%} of the ideal, in % of those now; negative beyond the edge.")
+    show.chart(gauge_figure.gauge(ordered, live), "gauge", gauge_figure.gauge_alt(ordered, live))
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How a figure of the traffic is told: its name, where it is found, its text, and the text of a difference."""
+
+    label: str
+    pick: results.Pick
+    text: Callable[[float], str]
+    difference: str
+    scale: float = 1.0
+
+    def delta(self, row: Row, base: Row | None) -> str | None:
+        """Difference from the pinned configuration; None without one."""
+        if base is None:
+            return None
+        change = self.scale * (results.median(row, self.pick) - results.median(base, self.pick))
+        return f"{change:{self.difference}} from A".replace("-", "−")
+
+
+def traffic_figures(row: Row, resolved: Resolved) -> list[tuple[Shown, str]]:
+    """The figures of a simulated point, each with what it means."""
+    slo, bill = resolved.scenario.slo, row.reports[0].cost.usd_per_hour
+    ideal = f"An unlimited cache would reach {results.median(row, results.IDEAL):.1%}."
+    return [
+        (Shown("Prompt tokens reused", results.HIT, lambda v: f"{v:.1%}", "+,.1f", 100.0), ideal),
+        (Shown("Output (tokens/s)", results.OUTPUT, lambda v: f"{v:,.0f}", "+,.0f"), "Of the whole replica."),
+        (Shown("TTFT p95", results.TTFT_P95, verdict.seconds, "+,.2f"), _goal(slo.ttft_s.get("p95"))),
+        (Shown("TPOT p95", results.TPOT_P95, lambda v: f"{1e3 * v:,.1f} ms", "+,.1f", 1e3),
+         _goal(slo.tpot_s.get("p95"))),
+        (Shown("$ per M output tokens", _ALL_IN, lambda v: f"${v:,.2f}", "+,.2f"),
+         f"The whole bill of ${bill:,.2f} an hour on the output tokens alone."),
+        (Shown("Contribution ($/node-h)", results.CONTRIBUTION, lambda v: verdict.usd(v).replace("\\", ""), "+,.2f"),
+         "Revenue of the requests inside the SLO less the hardware's price."),
+    ]
+
+
+def show_traffic_metrics(row: Row, resolved: Resolved, place: DeltaGenerator, base: Row | None) -> None:
+    """Figures of the simulated traffic, and how far each is from the pinned configuration."""
+    with place.container(horizontal=True):
+        for shown, about in traffic_figures(row, resolved):
+            show.metric(shown.label, shown.text(results.median(row, shown.pick)), about, shown.delta(row, base))
         show.metric("What binds", results.RESOURCE_TEXT[results.binding(row)],
                     "The resource with the largest share of the time.")
 
@@ -242,8 +347,12 @@ def fit_rows(capacity: Capacity) -> list[dict[str, str]]:
             for f in capacity.fits]
 
 
-def show_steps(resolved: Resolved) -> None:
-    """From the naive number of agents to the safe one."""
+def show_steps(resolved: Resolved, choices: Choices) -> None:
+    """From the naive number of agents of one replica to the safe one."""
+    kept = shelf().find(choices.trace)
+    if kept is not None and not kept.has_turns:
+        st.caption("The trace has single requests only: no session keeps a context for a next turn.")
+        return
     try:
         steps = why_fewer(resolved)
     except KvsimError as err:

@@ -1,13 +1,19 @@
-"""Profiles: every figure with its kind and source, and a model of one's own from a config.json."""
+"""Profiles: every figure with kind and source, a model from a config.json, an engine's log beside the prediction."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import streamlit as st
 
-from kvsim.dashboard import browse, show
+from kvsim.dashboard import browse, show, state
+from kvsim.dashboard.choices import GIB, LOGGED, RANGES, Choices, scenario_of
 from kvsim.errors import KvsimError
+from kvsim.interop.checking import LogCheck
 from kvsim.profiles.figure import Profile
 from kvsim.profiles.store import KINDS, default_store
+
+OWN_ARGUMENTS, CONTROLS = "what the log's own arguments say", "the configuration of the other pages"
 
 
 def page() -> None:
@@ -28,6 +34,7 @@ def page() -> None:
         st.download_button("Profile (YAML)", text, f"{name}.yaml", "application/yaml", on_click="ignore",
                            icon=":material/download:")
     show_import()
+    show_log()
 
 
 def show_profile(profile: Profile) -> None:
@@ -61,3 +68,44 @@ def show_import() -> None:
                        icon=":material/download:")
     with st.expander("The profile as text"):
         st.code(text, language="yaml")
+
+
+def show_log() -> None:
+    """The pool that an engine logged, beside the prediction."""
+    st.subheader("A measured log")
+    store = default_store()
+    left, right = st.columns(2)
+    file = left.file_uploader("Start-up log of vLLM or SGLang, or their metrics", key="log upload",
+                              max_upload_size=browse.MAX_LOG_BYTES // 1_000_000)
+    ran = right.radio("What ran", (OWN_ARGUMENTS, CONTROLS), key="log ran")
+    gpu = right.selectbox("GPU it ran on", store.names("gpu"), key="log gpu", disabled=ran == CONTROLS,
+                          index=store.names("gpu").index(state.chosen(store).gpu))
+    if file is None:
+        st.caption("The logged pool is held against the predicted one, part by part.")
+        return
+    choices = state.chosen(store) if ran == CONTROLS else None
+    try:
+        scenario = None if choices is None else scenario_of(choices)
+        check = browse.checked(browse.uploaded_log(file.name, file.getvalue()), scenario, gpu if not scenario else None)
+    except KvsimError as err:
+        show.error(err)
+    else:
+        show_check(check, choices)
+
+
+def show_check(check: LogCheck, choices: Choices | None) -> None:
+    """Sentence and table of a log, the scenario with its pool, and that pool for the other pages."""
+    st.info(browse.log_sentence(check), icon=":material/receipt_long:")
+    show.table(browse.log_rows(check), "Parts of a GPU's memory, predicted and logged")
+    for note in check.notes:
+        st.caption(note)
+    with st.container(horizontal=True):
+        st.download_button("Scenario with the logged pool (YAML)", check.yaml(), "logged.yaml", "application/yaml",
+                           on_click="ignore", icon=":material/download:")
+        low, high = RANGES["logged_gib"]
+        pool_gib = round(check.logged_kv_bytes / GIB, 2)
+        if choices is not None and low <= pool_gib <= high:
+            st.button("Use this pool on the other pages", key="log adopt", on_click=state.adopt,
+                      args=(replace(choices, pool=LOGGED, logged_gib=pool_gib),), icon=":material/check:")
+    with st.expander("All that was read"):
+        st.code(check.text(), language=None)
