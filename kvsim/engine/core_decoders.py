@@ -110,6 +110,10 @@ class Decoders:
         """Of the next `steps` steps, how many the sequences can make with that many blocks."""
         if self.num * (steps // self._block_tokens + 1) <= blocks or self.num_begun(done_steps, steps) <= blocks:
             return steps
+        return self.most_fitting(done_steps, steps, blocks)
+
+    def most_fitting(self, done_steps: int, steps: int, blocks: int) -> int:
+        """As `num_fitting`, where not all of them fit."""
         fits, fails = 0, steps
         while fails - fits > 1:
             middle = (fits + fails) // 2

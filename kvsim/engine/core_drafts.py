@@ -173,14 +173,7 @@ class DraftedDecoders(Decoders):
         """Of the next `steps` steps, how many the sequences can make with that many blocks."""
         if self.num_begun(done_steps, steps) <= blocks:
             return steps
-        fits, fails = 0, steps
-        while fails - fits > 1:
-            middle = (fits + fails) // 2
-            if self.num_begun(done_steps, middle) <= blocks:
-                fits = middle
-            else:
-                fails = middle
-        return fits
+        return self.most_fitting(done_steps, steps, blocks)
 
     def num_quiet(self, done_steps: int, is_before: bool) -> int:
         """Next steps in which no block is begun, was begun in the step before, or, if asked, is filled."""
