@@ -98,7 +98,7 @@ def distributions(found: Samples, slo: dict[str, dict[str, float]]) -> go.Figure
     colours, dashes = (OCHRE, VIOLET, OLIVE, PLUM), ("solid", "dash", "solid", "dash")
     traces = [_curve(name, distribution(values, weights) * scale, (colour, dash, scale))
               for (name, values, weights, scale), colour, dash in zip(each, colours, dashes, strict=True)]
-    log = {"type": "log", "tickformat": "~g"}
+    log = {"type": "log", "tickformat": "~g", "dtick": "D2"}
     return figure(traces, layout(
         height=400, xaxis={"title": {"text": "TTFT, end to end (s)"}, "domain": [0.0, 0.47], **log},
         xaxis2={"title": {"text": "TPOT, ITL (ms)"}, "domain": [0.53, 1.0], **log},

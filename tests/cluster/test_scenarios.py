@@ -14,7 +14,6 @@ from kvsim.errors import ScenarioError
 from kvsim.report.report import Report
 from kvsim.scenario import Scenario, load_scenario
 from kvsim.simulation import simulate
-from kvsim.traffic import trace_folder
 
 CHAT: dict[str, Any] = {
     "name": "chat", "model": "llama-3.1-8b", "hardware": {"gpu": "h200", "num_gpus": 1},
@@ -27,12 +26,6 @@ AFFINE = ("session_affinity", "prefix_aware", "sglang", "llm_d")
 
 def run(**changes: Any) -> Report:
     return simulate({**CHAT, **changes})
-
-
-def needs(name: str) -> str:
-    if not (trace_folder() / name).exists():
-        pytest.skip(f"no {name}")
-    return name
 
 
 def test_a_report_counts_all_replicas() -> None:
@@ -105,9 +98,9 @@ def test_the_command_line_shows_every_replica(tmp_path: Path) -> None:
     assert report["run"]["counters"]["simpy_events"] <= 6
 
 
-def test_affinity_and_prefixes_beat_round_robin_on_coding_sessions() -> None:
+def test_affinity_and_prefixes_beat_round_robin_on_coding_sessions(traces: Path) -> None:
     """Real Claude Code sessions on four K3 nodes: hits at least 20 points above round robin, TTFT below it."""
-    needs("kvcache_tester_all710_rle.jsonl.gz")
+    assert (traces / "kvcache_tester_all710_rle.jsonl.gz").exists()
     found = {name: simulate(load_scenario("cluster-k3-sessions", [f"router={name}", "workload.duration_s=1200"]))
              for name in ("round_robin", *AFFINE)}
     plain = found.pop("round_robin")
@@ -116,9 +109,9 @@ def test_affinity_and_prefixes_beat_round_robin_on_coding_sessions() -> None:
         assert report.latency.ttft_s.p50 < plain.latency.ttft_s.p50, name
 
 
-def test_prefixes_beat_round_robin_on_conversations_without_names() -> None:
+def test_prefixes_beat_round_robin_on_conversations_without_names(traces: Path) -> None:
     """Nobody says in Mooncake's trace which requests belong together: only routers that look at prompts find it out."""
-    needs("mooncake_fast25_conversation.jsonl.gz")
+    assert (traces / "mooncake_fast25_conversation.jsonl.gz").exists()
     names = ("round_robin", "prefix_aware", "sglang", "llm_d", "dynamo")
     found = {name: simulate(load_scenario("cluster-llama-mooncake", [f"router={name}"])) for name in names}
     plain = found.pop("round_robin")

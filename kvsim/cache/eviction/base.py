@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import heapq
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from kvsim.errors import SimulationError
 
 Name = tuple[int, int]
 """(group, prefix key): what a block holds."""
@@ -82,7 +85,7 @@ class Release(NamedTuple):
 class Eviction:
     """A policy: it keeps the free blocks that hold something findable in the order in which they are to be lost.
 
-    The base hears everything and cares for nothing.
+    The base hears everything and cares for nothing: the pool's own order, LRU, decides.
     """
 
     def used(self, block: int, row: int) -> None:
@@ -102,7 +105,7 @@ class Eviction:
 
     def evict(self) -> int:
         """The block to lose; it is a candidate no more. There is one."""
-        raise NotImplementedError
+        raise SimulationError("the pool's own order decides what is lost, and a policy was asked")
 
     def admitted(self, row: int) -> None:
         """A request has got all blocks that it found."""
@@ -124,25 +127,70 @@ class Eviction:
         return 0
 
 
-class Ranked(Eviction):
+class Queue:
+    """Blocks that can be lost, least rank first; among equals in the order in which they were put.
+
+    ``num_put`` counts how often one was.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Rank, int, int]] = []
+        self._number: dict[int, int] = {}
+        self.num_put = 0
+
+    def __len__(self) -> int:
+        """Blocks in it."""
+        return len(self._number)
+
+    def put(self, block: int, rank: Rank) -> None:
+        """Put a block into the order, or to another place in it."""
+        self.num_put += 1
+        self._number[block] = self.num_put
+        heapq.heappush(self._heap, (rank, self.num_put, block))
+        if len(self._heap) > 2 * len(self._number) + 1000:
+            self._heap = [entry for entry in self._heap if self._number.get(entry[2]) == entry[1]]
+            heapq.heapify(self._heap)
+
+    def __contains__(self, block: int) -> bool:
+        """Whether a block is in it."""
+        return block in self._number
+
+    def remove(self, block: int) -> None:
+        """Take out a block that is in it."""
+        del self._number[block]
+
+    def discard(self, block: int) -> None:
+        """Take out a block if it is in it."""
+        self._number.pop(block, None)
+
+    def pop(self) -> int:
+        """Take out the least."""
+        while True:
+            _, number, block = heapq.heappop(self._heap)
+            if self._number.get(block) == number:
+                del self._number[block]
+                return block
+
+
+class Ranked(Eviction, ABC):
     """Least rank first; among equals in the order of release, as LRU.
 
     Attributes
     ----------
     release : Release or None
         Who frees blocks now.
+    order : Queue
+        Blocks that can be lost.
     """
 
     def __init__(self) -> None:
         self.release: Release | None = None
-        self._heap: list[tuple[Rank, int, int]] = []
-        self._number: dict[int, int] = {}
+        self.order = Queue()
         self._ranks: dict[int, Rank] = {}
-        self._count = 0
 
+    @abstractmethod
     def rank(self, block: int, name: Name) -> Rank:
         """Rank of a block that a request gives back."""
-        raise NotImplementedError
 
     def releasing(self, release: Release | None) -> None:
         """Note who it is."""
@@ -152,35 +200,17 @@ class Ranked(Eviction):
         """Queue it; what a transfer gives back keeps the rank that it had."""
         if self.release is not None or block not in self._ranks:
             self._ranks[block] = self.rank(block, name)
-        self.queue(block, self._ranks[block])
-
-    @property
-    def num_queued(self) -> int:
-        """Blocks that can be evicted."""
-        return len(self._number)
-
-    def queue(self, block: int, rank: Rank) -> None:
-        """Put a block into the order, or to another place in it."""
-        self._count += 1
-        self._number[block] = self._count
-        heapq.heappush(self._heap, (rank, self._count, block))
-        if len(self._heap) > 2 * len(self._number) + 1000:
-            self._heap = [entry for entry in self._heap if self._number.get(entry[2]) == entry[1]]
-            heapq.heapify(self._heap)
+        self.order.put(block, self._ranks[block])
 
     def taken(self, block: int) -> None:
         """Out of the order."""
-        del self._number[block]
+        self.order.remove(block)
 
     def forgotten(self, block: int) -> None:
         """Its rank does not count any more."""
         self._ranks.pop(block, None)
-        self._number.pop(block, None)
+        self.order.discard(block)
 
     def evict(self) -> int:
         """The least."""
-        while True:
-            _, number, block = heapq.heappop(self._heap)
-            if self._number.get(block) == number:
-                del self._number[block]
-                return block
+        return self.order.pop()

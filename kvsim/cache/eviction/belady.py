@@ -34,9 +34,9 @@ class Belady(Ranked):
     def admitted(self, row: int) -> None:
         """What waited for this request and is still free waits for a later one."""
         for block in self._wanted.pop(self._future.admitted(row), ()):
-            if block in self._number:
+            if block in self.order:
                 self._ranks[block] = self._place(block)
-                self.queue(block, self._ranks[block])
+                self.order.put(block, self._ranks[block])
 
     def forgotten(self, block: int) -> None:
         """Nobody finds it."""

@@ -32,7 +32,7 @@ class Fifo(Ranked):
     def rank(self, block: int, name: Name) -> Rank:
         """The number of its first release."""
         del name
-        return (self._first.setdefault(block, self._count + 1),)
+        return (self._first.setdefault(block, self.order.num_put + 1),)
 
     def forgotten(self, block: int) -> None:
         """It begins anew."""

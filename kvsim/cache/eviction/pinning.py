@@ -6,7 +6,7 @@ import math
 from collections import Counter, OrderedDict
 from typing import NamedTuple
 
-from kvsim.cache.eviction.base import Eviction, Facts, Name, Rank, Ranked, Release
+from kvsim.cache.eviction.base import Eviction, Facts, Name, Queue, Release
 
 
 class _Pin(NamedTuple):
@@ -15,14 +15,6 @@ class _Pin(NamedTuple):
     session: int
     number: int
     until_s: float
-
-
-class _Loose(Ranked):
-    """Blocks that nobody keeps, in the order of their release."""
-
-    def rank(self, block: int, name: Name) -> Rank:
-        """Never asked: they are queued with their number."""
-        raise NotImplementedError
 
 
 class PinSessions(Eviction):
@@ -63,7 +55,7 @@ class PinSessions(Eviction):
         self._session, self._now_s, self._ttl_s = facts.session, facts.now_s, ttl_s
         self._limit = math.floor(share_frac * (facts.num_blocks - 1))
         self._left = Counter(facts.session)
-        self._loose = _Loose()
+        self._loose = Queue()
         self._pins: OrderedDict[int, _Pin] = OrderedDict()
         self._lent: dict[int, int] = {}
         self._kept: dict[int, OrderedDict[int, None]] = {}
@@ -108,7 +100,7 @@ class PinSessions(Eviction):
         lender = self._lent.pop(block, None)
         owner = self._owner if self._release is not None else lender
         if owner is None or owner not in self._room:
-            self._loose.queue(block, (self._count,))
+            self._loose.put(block, (self._count,))
             return
         self._pins[block] = _Pin(owner, self._count, self._now_s() + self._ttl_s)
         self._kept.setdefault(owner, OrderedDict())[block] = None
@@ -117,7 +109,7 @@ class PinSessions(Eviction):
         """It cannot be lost now; what a transfer takes comes back to its session."""
         pin = self._pins.get(block)
         if pin is None:
-            self._loose.taken(block)
+            self._loose.remove(block)
         else:
             self._lent[block] = pin.session
             self._unpin(block)
@@ -125,14 +117,14 @@ class PinSessions(Eviction):
     def forgotten(self, block: int) -> None:
         """It is of no use to its session."""
         self._lent.pop(block, None)
-        self._loose.forgotten(block)
+        self._loose.discard(block)
         if block in self._pins:
             self._unpin(block)
 
     def evict(self) -> int:
         """What nobody keeps, else of the session pinned last, what it gave back first."""
-        if self._loose.num_queued:
-            return self._loose.evict()
+        if self._loose:
+            return self._loose.pop()
         session = next(session for session in reversed(self._room) if self._kept.get(session))
         block = next(iter(self._kept[session]))
         self._unpin(block)
@@ -178,4 +170,4 @@ class PinSessions(Eviction):
 
     def _loosen(self, block: int) -> None:
         """From its session to the queue, at the place of its release."""
-        self._loose.queue(block, (self._unpin(block).number,))
+        self._loose.put(block, (self._unpin(block).number,))
