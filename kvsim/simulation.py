@@ -62,6 +62,7 @@ from kvsim.steptime.roofline import RooflineStepTime, build_step_time
 from kvsim.traffic import build_workload
 from kvsim.workload.ideal import ideal_cached_tokens
 from kvsim.workload.requests import Workload
+from kvsim.workload.trees import FASTEST_TOKEN_S
 
 
 class EngineFunction(Protocol):
@@ -123,8 +124,8 @@ def simulate(scenario: Scenario | str | Mapping[str, Any], progress: Progress | 
     resolved = resolve(checked, store)
     require_acceptance(checked, resolved.model.name, parse_draft(checked.engine.draft), store)
     look_up_prices(resolved, store)
-    workload = build_workload(checked)
     model = step_time_of(resolved)
+    workload = build_workload(checked, fastest_token_s(resolved, model))
     config = replace(resolved.engine, tiers=with_recompute_time(resolved.engine, model))
     if is_cluster(checked):
         from kvsim.cluster.run import run as run_cluster
@@ -184,6 +185,14 @@ def _with_draft(resolved: Resolved, plain: RooflineStepTime) -> StepTimeModel:
     drafter = build_drafter(resolved.drafter, resolved.gpu, resolved.layout,
                             draft.kv_dtype or resolved.scenario.engine.kv_dtype, resolved.engine_profile)
     return with_draft(plain, drafter, draft)
+
+
+def fastest_token_s(resolved: Resolved, model: StepTimeModel) -> float:
+    """A time [s] in which no sequence gets its next token: half of the smallest step; drafts give several a step."""
+    if resolved.scenario.engine.draft != "none":
+        return FASTEST_TOKEN_S
+    smallest = (StepBatch(0, 0, 0, 0, 1), StepBatch(1, 1, 1, 1, 0))
+    return max(min(step_s(model, batch, 0) for batch in smallest) / 2, FASTEST_TOKEN_S)
 
 
 def with_recompute_time(config: EngineConfig, model: StepTimeModel) -> tuple[TierConfig, ...]:

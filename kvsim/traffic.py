@@ -27,7 +27,13 @@ from kvsim.workload.requests import Floats, Workload
 from kvsim.workload.sessions import SessionTree
 from kvsim.workload.synthetic import Batch, Chat, Rag
 from kvsim.workload.table import Trace, take
-from kvsim.workload.trees import AGENTX, ReplayRules, build_closed_loop, build_session_arrivals
+from kvsim.workload.trees import (
+    AGENTX,
+    FASTEST_TOKEN_S,
+    ReplayRules,
+    build_closed_loop,
+    build_session_arrivals,
+)
 
 TRACES_VARIABLE = "KVSIM_TRACES"
 SPARE_SESSIONS = 64
@@ -42,8 +48,15 @@ TALKING = ReplayRules(gap_cap_s=math.inf, idle_cap_s=math.inf, start_frac=(0.0, 
 """People who chat: nobody's pause is cut, and at the start everybody is somewhere in a conversation."""
 
 
-def build_workload(scenario: Scenario) -> Workload:
+def build_workload(scenario: Scenario, fastest_token_s: float = FASTEST_TOKEN_S) -> Workload:
     """Requests of a scenario, and how they are let in.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What was asked.
+    fastest_token_s : float
+        No sequence gets its tokens faster than this [s]; bounds how many sessions live ones can use up.
 
     Raises
     ------
@@ -55,8 +68,9 @@ def build_workload(scenario: Scenario) -> Workload:
     """
     asked = _asked(scenario)
     if not scenario.workload.classes:
-        return _build(asked[0])
-    kinds = [Kind(c.name, c.priority, _build(a)) for c, a in zip(scenario.workload.classes, asked, strict=True)]
+        return _build(asked[0], fastest_token_s)
+    kinds = [Kind(c.name, c.priority, _build(a, fastest_token_s))
+             for c, a in zip(scenario.workload.classes, asked, strict=True)]
     return mix(kinds, ", ".join(k.name for k in kinds))
 
 
@@ -192,13 +206,14 @@ def split(total: int, shares: list[float]) -> list[int]:
     return whole
 
 
-def _build(asked: _Asked) -> Workload:
+def _build(asked: _Asked, fastest_token_s: float) -> Workload:
     _check(asked)
     part = asked.part
     if part.fixed is not None:
         workload = _fixed(asked)
     elif not asked.is_open:
-        workload = build_closed_loop(_trees(asked), asked.live(), asked.seed, _rules(asked), _label(part))
+        rules = replace(_rules(asked), fastest_token_s=fastest_token_s)
+        workload = build_closed_loop(_trees(asked), asked.live(), asked.seed, rules, _label(part))
     elif part.batch is not None and asked.rate_per_s is None:
         workload = build_session_arrivals(_trees(asked), np.zeros(part.batch.num_requests), label="batch")
     elif part.trace is not None and asked.rate_per_s is None:

@@ -49,6 +49,9 @@ class ReplayRules:
         first, in the middle of its session: what it has in flight ends, the rest is not asked.
     num_plays : int or None
         Sessions provided; None = as many as could be needed until `until_s`, or every tree once.
+    fastest_token_s : float
+        No engine that plays this generates the tokens of one sequence faster [s]; the nearer it is to the truth, the
+        fewer sessions are provided that are never begun.
     measure_from_s, until_s : float
         As in `Workload`: they count from the end of the last primer or warm-up.
 
@@ -66,6 +69,7 @@ class ReplayRules:
     barrier: bool = True
     steps: tuple[tuple[float, int], ...] = ()
     num_plays: int | None = None
+    fastest_token_s: float = FASTEST_TOKEN_S
     measure_from_s: float = 0.0
     until_s: float = math.inf
 
@@ -298,7 +302,7 @@ def _num_plays(trees: Sequence[SessionTree], num_lanes: int, rules: ReplayRules)
     if math.isinf(rules.until_s):
         return max(len(trees), num_lanes)
     cap_s = min(rules.gap_cap_s, rules.idle_cap_s)
-    life_s = [shortest_life_s(t, cap_s) for t in trees]
+    life_s = [shortest_life_s(t, cap_s, rules.fastest_token_s) for t in trees]
     free_s = [0.0] * num_lanes
     plays = 0 if rules.start_frac is None else num_lanes
     while free_s[0] < rules.until_s:
@@ -307,8 +311,8 @@ def _num_plays(trees: Sequence[SessionTree], num_lanes: int, rules: ReplayRules)
     return max(plays, num_lanes)
 
 
-def shortest_life_s(tree: SessionTree, gap_cap_s: float) -> float:
-    """Time [s] that a session takes at least on any engine: its capped main gaps and `FASTEST_TOKEN_S` a token.
+def shortest_life_s(tree: SessionTree, gap_cap_s: float, token_s: float = FASTEST_TOKEN_S) -> float:
+    """Time [s] that a session takes at least: its capped main gaps, and `token_s` a token.
 
     >>> from kvsim.workload.sessions import Turn, tree_from_turns
     >>> turns = [Turn(((0, 9),), 100, 0, t, t) for t in (0.0, 60.0)]
@@ -317,7 +321,7 @@ def shortest_life_s(tree: SessionTree, gap_cap_s: float) -> float:
     """
     main = tree.stream == 0
     gaps = np.minimum(tree.gap_s[main], gap_cap_s).sum()
-    return float(gaps + FASTEST_TOKEN_S * max(int(tree.output_tokens[main].sum()), 1))
+    return float(gaps + token_s * max(int(tree.output_tokens[main].sum()), 1))
 
 
 def _ints(parts: Sequence[Ints]) -> Ints:

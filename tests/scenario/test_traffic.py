@@ -233,3 +233,18 @@ def test_what_does_not_go_together_is_said(part: dict[str, Any], said: str) -> N
     with pytest.raises(ScenarioError) as caught:
         workload(**part)
     assert said in str(caught.value)
+
+
+def test_sessions_provided_are_those_that_the_engine_could_use_up(tmp_path: Path) -> None:
+    """Single requests of a few tokens: as many as steps could serve, not as many as no engine on earth could."""
+    lines = [{"timestamp": 1000 * k, "input_length": 8192, "output_length": 5, "hash_ids": list(range(16))}
+             for k in range(4)]
+    (tmp_path / "short.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    scenario = Scenario.from_dict(small(workload={
+        "trace": str(tmp_path / "short.jsonl"), "mode": "closed", "concurrency": 4, "duration_s": 60}))
+    report = simulate(scenario)
+    assert report.records is not None
+    num_begun = int(np.isfinite(report.records.arrival_s).sum())
+    assert report.run.num_requests > 1000
+    assert num_begun < len(report.records.status) < 20 * num_begun
+    assert len(build_workload(scenario).requests) > 2 * len(report.records.status)

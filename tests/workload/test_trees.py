@@ -126,6 +126,7 @@ def test_enough_sessions_for_the_window() -> None:
 
 def test_shortest_life_is_gaps_and_tokens() -> None:
     assert shortest_life_s(line(3, period_s=1000.0), 10.0) == pytest.approx(20.0 + 30 * 1e-4)
+    assert shortest_life_s(line(3, period_s=1000.0), 10.0, 0.01) == pytest.approx(20.0 + 30 * 0.01)
     assert shortest_life_s(line(1), 10.0) > 0
 
 
