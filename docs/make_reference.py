@@ -100,8 +100,6 @@ def _option(option: click.Option, context: click.Context) -> str:
     shown = option.to_info_dict()["default"]
     quiet = shown in (None, False, ()) or not isinstance(shown, str | int | float)
     default = "required" if option.required else "" if quiet else f"`{shown}`"
-    if "--workers" in option.opts:
-        default = "all cores"
     return f"| {names}{_cell(value)} | {_cell(_joined(option.help or ''))} | {_cell(default)} |"
 
 

@@ -41,7 +41,10 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used, so that ``import kvsim`` stays fast."""
     if name not in _HOMES:
-        raise AttributeError(f"module 'kvsim' has no attribute {name!r}")
+        from kvsim.errors import nearest
+
+        hint = "" if name.startswith("_") else nearest(name, __all__)
+        raise AttributeError(f"module 'kvsim' has no attribute {name!r}" + (f"; {hint}" if hint else ""))
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from kvsim.errors import Problem, ProfileError
 from kvsim.profiles.engine_profile import Speed
@@ -13,7 +14,6 @@ from kvsim.report.bill import (
     Bill,
     BillLine,
     OwnedTerms,
-    Units,
     explicit_line,
     gpu_lines,
     owned_usd_per_gpu_hour,
@@ -21,8 +21,8 @@ from kvsim.report.bill import (
     tier_line,
     units_of,
 )
-from kvsim.report.cost import Cost, CostTerms, Sales, cost, gpu_figure
-from kvsim.resolve import Resolved
+from kvsim.report.cost import Cost, CostTerms, Sales, Scaling, ScalingCost, Share, cost, gpu_figure
+from kvsim.resolve import Resolved, node_of
 from kvsim.scenario import Demand, Scenario, naming
 
 USUAL_GPUS_PER_NODE = 8.0
@@ -47,7 +47,7 @@ def hourly_bill(resolved: Resolved, store: ProfileStore, replicas: int | None = 
     store : ProfileStore
         Where prices are found.
     replicas : int, optional
-        Instead of the scenario's own number.
+        Instead of the scenario's own number; of several groups, that of the first one alone.
 
     Raises
     ------
@@ -68,17 +68,110 @@ def hourly_bill(resolved: Resolved, store: ProfileStore, replicas: int | None = 
     >>> bill.usd_per_hour, bill.units.text(), bill.basis
     (34.0, '8 GPUs in 1 node of 8', 'contract')
     """
-    count = resolved.scenario.num_replicas if replicas is None else replicas
+    counts = _all_replicas(resolved.scenario) if replicas is None else (replicas,)
+    return _hired(resolved, store, counts).bill
+
+
+@dataclass(frozen=True, slots=True)
+class _Hired:
+    """Replicas that are paid for: their bill, and the nodes they stand in."""
+
+    bill: Bill
+    nodes: float
+
+
+_Lot = tuple[Resolved, int]
+"""Replicas of one group: the scenario with the group's own hardware, tiers and prices, and how many."""
+
+
+def _all_replicas(scenario: Scenario) -> tuple[int, ...]:
+    """Replicas of each group."""
+    return (scenario.num_replicas,) if isinstance(scenario.replicas, int) else tuple(g.count for g in scenario.groups)
+
+
+def _hired(resolved: Resolved, store: ProfileStore, counts: tuple[int, ...]) -> _Hired:
+    """So many replicas of each group. Groups in the same nodes at the same prices fill buying units together."""
+    pools: dict[tuple[str, str, str], list[_Lot]] = {}
+    for i, count in enumerate(counts):
+        lot = _group(resolved, store, i)
+        key = lot.gpu.name, lot.node.name if lot.node else "", lot.scenario.prices.model_dump_json()
+        pools.setdefault(key, []).append((lot, count))
+    parts = [_pool_bill(lots, store) for lots in pools.values()]
+    nodes = [bill.units.billed_gpus / gpus_per_node(lots[0][0], store)
+             for bill, lots in zip(parts, pools.values(), strict=True)]
+    return _Hired(parts[0] if len(parts) == 1 else _joined(parts), math.fsum(nodes))
+
+
+def _group(resolved: Resolved, store: ProfileStore, i: int) -> Resolved:
+    """What money needs to know of a group: its scenario, GPU and node."""
+    if isinstance(resolved.scenario.replicas, int):
+        return resolved
+    group = resolved.scenario.group(i)
+    with naming(group, "hardware.gpu"):
+        gpu = store.get("gpu", group.hardware.gpu)
+    return replace(resolved, scenario=group, gpu=gpu, node=node_of(group, gpu.name, store))
+
+
+def _pool_bill(lots: Sequence[_Lot], store: ProfileStore) -> Bill:
+    """The bill of groups that are bought together."""
+    resolved = lots[0][0]
     prices = resolved.scenario.prices
-    units = units_for(resolved, store, count)
+    gpus = sum([lot.scenario.hardware.num_gpus * count for lot, count in lots])
+    units = units_of(gpus, resolved.node, prices.whole_units)
     price, stated = compute_price(resolved, store), stated_usd_per_gpu_hour(resolved, store)
     lines = list(gpu_lines(_lines_of_one_gpu(resolved, store, price), units))
     if prices.network_usd_per_gpu_hour:
         lines.append(BillLine("network", prices.network_usd_per_gpu_hour * units.billed_gpus, "as the scenario states",
                               "nominal"))
-    tiers = list(_tier_lines(resolved, store, count))
+    tiers = [line for lot, count in lots for line in _tier_lines(lot, store, count)]
     origin = (price.provider, price.basis, price.as_of) if stated is None else STATED
     return Bill((*lines, *tiers), units, *origin, math.fsum(line.usd_per_hour for line in tiers))
+
+
+def _joined(bills: Sequence[Bill]) -> Bill:
+    """Bills of different hardware as one."""
+    first, *others = bills
+    units = replace(first.units, more=tuple(bill.units for bill in others))
+    provider, basis, as_of = (" + ".join(dict.fromkeys(getattr(bill, name) for bill in bills))
+                              for name in ("provider", "basis", "as_of"))
+    return Bill(tuple(line for bill in bills for line in bill.lines), units, provider, basis, as_of,
+                math.fsum(bill.tiers_usd_per_hour for bill in bills))
+
+
+def _on_average(resolved: Resolved, store: ProfileStore, shares: Sequence[Share]) -> _Hired:
+    """Replicas that come and go, each paid for while it is there."""
+    states = [(part, _hired(resolved, store, counts)) for part, counts in shares]
+    most = max(states, key=lambda state: state[1].bill.usd_per_hour)[1].bill
+    lines: list[BillLine] = []
+    for i, line in enumerate(most.lines):
+        usd = math.fsum(part * hired.bill.lines[i].usd_per_hour for part, hired in states)
+        share = f", {usd / line.usd_per_hour:.1%} of it on average" if line.usd_per_hour else ""
+        lines.append(replace(line, usd_per_hour=usd, how=line.how + share))
+    tiers = math.fsum(part * hired.bill.tiers_usd_per_hour for part, hired in states)
+    nodes = math.fsum(part * hired.nodes for part, hired in states)
+    return _Hired(replace(most, lines=tuple(lines), tiers_usd_per_hour=tiers), nodes)
+
+
+def _paid(resolved: Resolved, store: ProfileStore, scaling: Scaling | None) -> tuple[_Hired, ScalingCost | None]:
+    """What is paid for, and what autoscaling does to the bill."""
+    everything = _all_replicas(resolved.scenario)
+    reserved = _hired(resolved, store, everything)
+    if scaling is None or not scaling.paid:
+        return reserved, None
+    on_demand, perfect = (_on_average(resolved, store, shares) for shares in (scaling.paid, scaling.needed))
+    billing = _billing(resolved.scenario, reserved.bill)
+    paid, needed = (math.fsum(part * sum(counts) for part, counts in shares)
+                    for shares in (scaling.paid, scaling.needed))
+    found = ScalingCost(billing, on_demand.bill.usd_per_hour, reserved.bill.usd_per_hour, perfect.bill.usd_per_hour,
+                        paid, float(sum(everything)), needed)
+    return reserved if billing == "reserved" else on_demand, found
+
+
+def _billing(scenario: Scenario, bill: Bill) -> str:
+    """How replicas that come and go are billed: as stated, else as their price's basis lets it be."""
+    if scenario.autoscale is not None and scenario.autoscale.billing is not None:
+        return scenario.autoscale.billing
+    return "reserved" if scenario.prices.owned is not None or bill.basis == "owned" else "on_demand"
 
 
 def cost_of(resolved: Resolved, store: ProfileStore, sales: Sales, prefill_frac: float) -> Cost:
@@ -100,18 +193,13 @@ def cost_of(resolved: Resolved, store: ProfileStore, sales: Sales, prefill_frac:
     ProfileError
         As `hourly_bill`.
     """
-    bill, prices, scenario = hourly_bill(resolved, store), resolved.scenario.prices, resolved.scenario
+    (hired, scaling), prices, scenario = (_paid(resolved, store, sales.scaling), resolved.scenario.prices,
+                                          resolved.scenario)
+    bill = hired.bill
     terms = CostTerms(bill, prefill_frac, prices.attribution, prices.revenue, demand_turns_per_hour(scenario),
                       market(resolved.model.name, store), class_prices(scenario, store),
-                      seats_served(scenario, sales), trust_mark(resolved))
-    nodes = bill.units.billed_gpus / gpus_per_node(resolved, store)
-    return cost(bill.usd_per_hour, nodes, sales, api_price(scenario, resolved.model.name, store), terms)
-
-
-def units_for(resolved: Resolved, store: ProfileStore, replicas: int) -> Units:
-    """Buying units that hold `replicas` replicas."""
-    gpus = replicas * resolved.scenario.hardware.num_gpus
-    return units_of(gpus, resolved.node, resolved.scenario.prices.whole_units)
+                      seats_served(scenario, sales), trust_mark(resolved), scaling)
+    return cost(bill.usd_per_hour, hired.nodes, sales, api_price(scenario, resolved.model.name, store), terms)
 
 
 def compute_price(resolved: Resolved, store: ProfileStore) -> PriceProfile:

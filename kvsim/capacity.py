@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kvsim.errors import KvsimError, Problem
+from kvsim.errors import KvsimError, Problem, nearest
 from kvsim.memory.capacity import Capacity
 from kvsim.profiles.store import ProfileStore
 from kvsim.resolve import Resolved, resolve
@@ -68,6 +68,9 @@ def _argument(problem: Problem) -> Problem:
     """A problem of the scenario behind the question as one of the argument that was given."""
     if problem.where != "kv_capacity":
         return problem
+    if problem.given == "an unknown key":
+        known = [*_LAYOUT, *problem.accepted.split(", ")]
+        problem = replace(problem, accepted=", ".join(known), hint=nearest(problem.field.rpartition(".")[2], known))
     return replace(problem, field="num_gpus" if problem.field == "layout" else problem.field.rpartition(".")[2])
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
 import traceback
 
@@ -11,6 +13,7 @@ import click
 from kvsim.errors import KvsimError, nearest
 
 EXIT_BUG = 70
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 COMMANDS = ("run", "capacity", "cost", "plan", "sweep", "compare", "report", "load-or-recompute", "cache", "trace",
             "profiles", "calibrate", "validate", "import-command", "import-log", "export-command", "app")
 """Commands in the order of the help; each is the function of that name in `kvsim.commands`."""
@@ -38,6 +41,11 @@ def cli() -> None:
     """KV-cache capacity and LLM serving-cost simulator."""
 
 
+def _forget_output() -> None:
+    """Let nothing be written to standard output at the end, which would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """Entry point: errors become one message and an exit code; a traceback means a bug."""
     try:
@@ -52,7 +60,11 @@ def main() -> None:
         if err.exit_code == EXIT_BUG:
             traceback.print_exc()
         sys.exit(err.exit_code)
-    except Exception:
+    except Exception as err:
+        if isinstance(err, OSError) and err.errno in _FULL:
+            click.echo(f"error: cannot write the output: {err.strerror}", err=True)
+            _forget_output()
+            sys.exit(2)
         traceback.print_exc()
         sys.exit(EXIT_BUG)
 

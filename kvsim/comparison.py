@@ -16,6 +16,7 @@ from kvsim.batch.sweep import SweepOptions, open_sweep, sweep
 from kvsim.batch.table import SweepTable
 from kvsim.errors import Problem, ScenarioError
 from kvsim.report.report import Report
+from kvsim.report.statistics import student_t
 from kvsim.scenario import Scenario, load_scenario
 
 HEADLINES = (
@@ -26,17 +27,13 @@ HEADLINES = (
 )
 """Figures that the text shows; all others are in the data."""
 
-T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-         2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
-"""97.5 % points of Student's t for 1 to 30 degrees of freedom."""
-_Z_975 = 1.960
 _NO_RESULTS = ("case", "seed", "run.seed", "run.wall_s")
 
 Source = Scenario | Report | SweepTable | str | Path | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class MeanInterval:
     """Mean of some figures with the 95 % interval of Student's t; both ends nan for fewer than two."""
 
     mean: float
@@ -61,7 +58,7 @@ class Difference:
     name: str
     a: float
     b: float
-    difference: Interval
+    difference: MeanInterval
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +96,19 @@ class _Side:
     figures: dict[str, Any]
 
 
-def mean_interval(values: Sequence[float]) -> Interval:
+def mean_interval(values: Sequence[float]) -> MeanInterval:
     """Mean and 95 % interval of independent figures, by Student's t.
 
     Examples
     --------
     >>> mean_interval([1.0, 3.0])
-    Interval(mean=2.0, low=-10.7, high=14.7, count=2)
+    MeanInterval(mean=2.0, low=-10.7, high=14.7, count=2)
     """
     mean = statistics.fmean(values)
     if len(values) < 2:
-        return Interval(mean, math.nan, math.nan, len(values))
-    t = T_975[len(values) - 2] if len(values) - 2 < len(T_975) else _Z_975
-    half = t * statistics.stdev(values) / math.sqrt(len(values))
-    return Interval(mean, mean - half, mean + half, len(values))
+        return MeanInterval(mean, math.nan, math.nan, len(values))
+    half = student_t(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return MeanInterval(mean, mean - half, mean + half, len(values))
 
 
 def compare(a: Source, b: Source, replications: int = 5, options: SweepOptions | None = None) -> Comparison:
@@ -156,6 +152,28 @@ def compare(a: Source, b: Source, replications: int = 5, options: SweepOptions |
     return Comparison(name_a, name_b, _changes(pairs), _differences(pairs), len(pairs), tuple(unpaired))
 
 
+def changed(source: str | Path, overrides: Sequence[str]) -> Source:
+    """A scenario with some fields set; any source where nothing is.
+
+    Raises
+    ------
+    ScenarioError
+        Results, of which nothing can be changed; or as `load_scenario`.
+
+    Examples
+    --------
+    >>> changed("k3-b300-dram", ["tiers=[]"]).tiers, changed("before.json", [])
+    ((), 'before.json')
+    """
+    if not overrides:
+        return source
+    if _is_sweep(source) or _is_report(source):
+        kind = "a sweep" if _is_sweep(source) else "a report"
+        raise ScenarioError("fields of results cannot be changed", [
+            Problem(str(source), overrides[0], f"{kind}, which has run already", "a scenario")])
+    return load_scenario(source, overrides)
+
+
 def comparison_text(found: Comparison) -> str:
     """A comparison as text: changed inputs, then headline figures."""
     lines = [f"A: {found.a}", f"B: {found.b}", "", "changed inputs" if found.changes else "no input differs"]
@@ -188,13 +206,23 @@ def _sides(source: Source, replications: int, options: SweepOptions) -> tuple[st
     if isinstance(source, SweepTable):
         return source.name, _rows(source)
     if isinstance(source, str | Path):
-        if (Path(source) / MANIFEST).is_file():
+        if _is_sweep(source):
             return str(source), _rows(open_sweep(source))
-        if Path(source).suffix == ".json" and Path(source).is_file():
+        if _is_report(source):
             return str(source), _report_file(Path(source))
     scenario = source if isinstance(source, Scenario) else load_scenario(source)
     batch = {"name": scenario.name, "base": scenario.to_dict(), "replications": replications}
     return scenario.name, _rows(sweep(batch, options=options))
+
+
+def _is_sweep(source: str | Path) -> bool:
+    """Whether it is the folder of a sweep."""
+    return (Path(source) / MANIFEST).is_file()
+
+
+def _is_report(source: str | Path) -> bool:
+    """Whether it is a file of results."""
+    return Path(source).suffix == ".json" and Path(source).is_file()
 
 
 def _report_file(path: Path) -> list[_Side]:

@@ -67,9 +67,10 @@ def _check(scenario: Scenario, name: RoleName, role: RolePart) -> None:
     layout = role.layout or scenario.layout
     engine = {**scenario.to_dict()["engine"], **role.engine}
     wrong = {
-        "replicas": (scenario.replicas > 1, scenario.replicas, "disaggregation.prefill.replicas and decode.replicas"),
+        "replicas": (scenario.replicas != 1, scenario.replicas, "disaggregation.prefill.replicas and decode.replicas"),
         "failures": (bool(scenario.failures), "some", "none"),
         "autoscale": (scenario.autoscale is not None, "one", "none"),
+        "limits": (bool(scenario.limits), "some", "none"),
         "layout.dp": (layout.dp > 1, layout.dp, "1"),
         "engine.fidelity": (engine["fidelity"] != "core", engine["fidelity"], "core"),
         "engine.draft": (engine["draft"] != "none", engine["draft"], "none"),
@@ -124,15 +125,39 @@ def parcel_of(prefill: Resolved, decode: Resolved) -> Parcel:
     model, layout, dtype = decode.model, decode.layout, decode.scenario.engine.kv_dtype
     layers = [model.attention[name] for name in model.layer_names]
     token_bytes = sum(kv_bytes_per_token(spec, dtype, layout.tp) for spec in layers) * layout.tp / layout.dcp
-    constant = sum(state_bytes(spec, layout.tp) + window_bytes(spec, dtype, layout.tp) for spec in layers) * layout.tp
+    states = sum(state_bytes(spec, layout.tp) for spec in layers) * layout.tp
+    windows = sum(window_bytes(spec, dtype, layout.tp) for spec in layers) * layout.tp
     gpus = prefill.scenario.hardware.num_gpus, decode.scenario.hardware.num_gpus
-    return Parcel(token_bytes * decode.engine.block_tokens, constant, *gpus, len(layers))
+    return Parcel(token_bytes * decode.engine.block_tokens, states + windows, *gpus, len(layers), states)
 
 
 def _router(scenario: Scenario, name: RoleName, given: RouterName | RouterPart | None, default: str) -> RouterSpec:
     """The router before one kind of replica, checked."""
     if given is None or isinstance(given, str):
         return RouterSpec(given or default)
+    return stated_router(given, scenario.origin, f"disaggregation.{name}.router")
+
+
+def stated_router(given: RouterPart, origin: str, field: str = "router") -> RouterSpec:
+    """A router as a scenario states it.
+
+    Parameters
+    ----------
+    given : RouterPart
+        Its name, the age of its snapshots and its parameters.
+    origin, field : str
+        Where it is stated, for messages.
+
+    Raises
+    ------
+    ScenarioError
+        An unknown router or parameter, or a parameter out of its range.
+
+    Examples
+    --------
+    >>> stated_router(RouterPart(kind="llm_d"), "scenario").snapshot_age_s
+    0.05
+    """
     spec = RouterSpec(given.kind, given.snapshot_age_s, cast("dict[str, Param]", {**(given.model_extra or {})}))
-    check_router(spec, scenario.origin, f"disaggregation.{name}.router")
+    check_router(spec, origin, field)
     return spec

@@ -94,6 +94,11 @@ class SimulationError(KvsimError):
 
 
 def nearest(given: str, known: Sequence[str]) -> str:
-    """Advice naming the known word closest to the given one, or an empty text."""
-    found = difflib.get_close_matches(given.lower(), [k.lower() for k in known], n=1, cutoff=0.5)
-    return f"did you mean {found[0]!r}?" if found else ""
+    """Advice naming the known word closest to the given one, or an empty text; letters' case does not count.
+
+    >>> nearest("gib", ["GiB", "GB"]), nearest("llama", ["b300"])
+    ("did you mean 'GiB'?", '')
+    """
+    as_written = {word.lower(): word for word in known}
+    found = difflib.get_close_matches(given.lower(), list(as_written), n=1, cutoff=0.5)
+    return f"did you mean {as_written[found[0]]!r}?" if found else ""

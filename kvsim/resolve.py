@@ -96,6 +96,10 @@ def resolve(scenario: Scenario, store: ProfileStore | None = None) -> Resolved:
     InfeasibleError
         The weights, or one request of ``max_model_len``, do not fit; carries the budget and what would fit.
 
+    Notes
+    -----
+    Of a scenario with several groups of replicas (`resolve_groups`) these are the numbers of the first one.
+
     Examples
     --------
     >>> from kvsim.scenario import load_scenario
@@ -103,6 +107,8 @@ def resolve(scenario: Scenario, store: ProfileStore | None = None) -> Resolved:
     2135
     """
     store = store or default_store()
+    if not isinstance(scenario.replicas, int):
+        return replace(resolve_groups(scenario, store)[0], scenario=scenario)
     with naming(scenario, "model"):
         model = store.get("model", scenario.model)
     with naming(scenario, "hardware.gpu"):
@@ -127,6 +133,28 @@ def resolve(scenario: Scenario, store: ProfileStore | None = None) -> Resolved:
                      tiers=tier_configs(scenario, gpu, node, geometry), drafting=_drafting(draft, acceptance))
     return Resolved(scenario, model, gpu, profile, layout, limits, budget, used, predicted, engine, node, drafter,
                     acceptance)
+
+
+def resolve_groups(scenario: Scenario, store: ProfileStore | None = None) -> tuple[Resolved, ...]:
+    """Every group of replicas by itself; one where ``replicas`` is a number.
+
+    Raises
+    ------
+    KvsimError
+        As `resolve`, naming the group.
+    """
+    if isinstance(scenario.replicas, int):
+        return (resolve(scenario, store),)
+    return tuple(_resolve_group(scenario, i, store) for i in range(len(scenario.groups)))
+
+
+def _resolve_group(scenario: Scenario, i: int, store: ProfileStore | None) -> Resolved:
+    """One group; what does not fit says which group it is."""
+    group = scenario.group(i)
+    try:
+        return resolve(group, store)
+    except InfeasibleError as err:
+        raise InfeasibleError(f"{group.origin}: {err.message}", err.problems) from None
 
 
 def draft_problems(draft: Draft, layout: Layout, profile: EngineProfile, where: str) -> list[Problem]:

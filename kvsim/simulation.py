@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -16,7 +16,7 @@ from kvsim.billing import cost_of, look_up_prices
 from kvsim.cache.tiers.config import TierConfig
 from kvsim.cluster.disagg import SplitSpec
 from kvsim.cluster.result import ClusterRun
-from kvsim.deployment import Group, cluster_spec, is_cluster, router_spec
+from kvsim.deployment import Group, cluster_spec, group_hardware, is_cluster, router_spec
 from kvsim.disaggregation import ROLES, Role, role_scenario, split_spec
 from kvsim.engine import core, reference
 from kvsim.engine.garbage import paused_collector
@@ -26,10 +26,14 @@ from kvsim.memory.acceptance import require_acceptance
 from kvsim.memory.drafts import parse_draft
 from kvsim.memory.layers import model_bytes_per_token, model_state_bytes
 from kvsim.profiles.calibration import CalibrationUse
+from kvsim.profiles.engine_profile import EngineProfile
+from kvsim.profiles.figure import Profile
 from kvsim.profiles.store import ProfileStore, default_store
+from kvsim.report.classes import ClassUse, class_uses
 from kvsim.report.cost import Cost
 from kvsim.report.disaggregation import DisaggregationUse, disaggregation_use, link_limits
-from kvsim.report.drafting import draft_use
+from kvsim.report.drafting import DraftUse, draft_use
+from kvsim.report.groups import GroupUse, group_uses
 from kvsim.report.kv_throughput import LENGTHS, KvThroughput, kv_throughput
 from kvsim.report.ledger import ledger_of
 from kvsim.report.limits import Limits, StepSplit, limits, mean_limits
@@ -45,21 +49,25 @@ from kvsim.report.metrics import (
     throughput,
     window_of,
 )
-from kvsim.report.replicas import cluster_use, parts_of
+from kvsim.report.pipeline import PipelineUse, pipeline_use
+from kvsim.report.replicas import cluster_use, parts_of, tracks_of
 from kvsim.report.report import Report, RunInfo
 from kvsim.report.sales import sales_of
+from kvsim.report.scaling import scaling_of
 from kvsim.report.slo import Classes, good_requests, goodput_by_class
 from kvsim.report.statistics import steady_from
 from kvsim.report.steps import floor_problems, step_split
 from kvsim.report.transfers import tier_use
-from kvsim.resolve import Resolved, resolve
+from kvsim.resolve import Resolved, resolve, resolve_groups
 from kvsim.scenario import Scenario, load_scenario
-from kvsim.steptime.base import LinearStepTime, StepBatch, StepTimeModel, step_s
+from kvsim.steptime.base import StepBatch, StepTimeModel, step_s
 from kvsim.steptime.calibrated import physics_digest, with_calibration
 from kvsim.steptime.drafting import build_drafter, with_draft
+from kvsim.steptime.given import given_step_time
 from kvsim.steptime.pipeline import pipelined, stages_of
 from kvsim.steptime.roofline import RooflineStepTime, build_step_time
-from kvsim.traffic import build_workload
+from kvsim.steptime.table import Reach
+from kvsim.traffic import build_workload, trace_accounts
 from kvsim.workload.ideal import ideal_cached_tokens
 from kvsim.workload.requests import Workload
 from kvsim.workload.trees import FASTEST_TOKEN_S
@@ -121,22 +129,32 @@ def simulate(scenario: Scenario | str | Mapping[str, Any], progress: Progress | 
     store = store or default_store()
     if checked.disaggregation is not None:
         return _report(_run_split(checked, store, progress), began)
-    resolved = resolve(checked, store)
-    require_acceptance(checked, resolved.model.name, parse_draft(checked.engine.draft), store)
-    look_up_prices(resolved, store)
-    model = step_time_of(resolved)
-    workload = build_workload(checked, fastest_token_s(resolved, model))
-    config = replace(resolved.engine, tiers=with_recompute_time(resolved.engine, model))
+    roles = _roles(checked, store)
+    resolved, model, config = replace(roles[0].resolved, scenario=checked), roles[0].step_time, roles[0].config
+    workload = build_workload(checked, min(fastest_token_s(r.resolved, r.step_time) for r in roles))
     if is_cluster(checked):
         from kvsim.cluster.run import run as run_cluster
 
-        spec = cluster_spec(checked, [Group(checked.replicas, config, model, resolved.gpu.name, checked.layout.dp,
-                                            resolved.model.moe is not None,
-                                            resolved.budget.weights.per_gpu_bytes * checked.hardware.num_gpus)])
-        done = run_cluster(workload, spec, progress)
-        return _report(_Outcome(resolved, workload, model, done.run, store, done), began)
+        groups = [Group.of(role, part) for role, part in zip(roles, checked.groups, strict=True)]
+        done = run_cluster(workload, cluster_spec(checked, groups, workload.requests.class_names), progress)
+        outcome = _Outcome(resolved, workload, model, done.run, store, done)
+        if len(set(map(id, roles))) > 1:
+            each = [role for role, g in zip(roles, groups, strict=True) for _ in range(g.count * g.ranks)]
+            outcome = _MixedOutcome(each, resolved, workload, done, store)
+        return _report(outcome, began)
     run = ENGINES[checked.engine.fidelity](workload, config, model, progress)
     return _report(_Outcome(resolved, workload, model, run, store), began)
+
+
+def _roles(scenario: Scenario, store: ProfileStore) -> list[Role]:
+    """Every group of replicas with every number known; groups that are alike share one."""
+    found = resolve_groups(scenario, store)
+    for one in found:
+        require_acceptance(one.scenario, one.model.name, parse_draft(one.scenario.engine.draft), store)
+    look_up_prices(replace(found[0], scenario=scenario), store)
+    kinds = [one.scenario.kind_digest for one in found]
+    roles = {kind: _role_of(found[kinds.index(kind)]) for kind in dict.fromkeys(kinds)}
+    return [roles[kind] for kind in kinds]
 
 
 def _run_split(scenario: Scenario, store: ProfileStore, progress: Progress | None) -> _SplitOutcome:
@@ -153,17 +171,22 @@ def _run_split(scenario: Scenario, store: ProfileStore, progress: Progress | Non
 
 def _role(scenario: Scenario, store: ProfileStore) -> Role:
     """A prefill or decode replica with every number known."""
-    resolved = resolve(scenario, store)
+    return _role_of(resolve(scenario, store))
+
+
+def _role_of(resolved: Resolved) -> Role:
+    """A kind of replica with its step time."""
     model = step_time_of(resolved)
     return Role(resolved, replace(resolved.engine, tiers=with_recompute_time(resolved.engine, model)), model)
 
 
 def step_time_of(resolved: Resolved) -> StepTimeModel:
-    """The step-time model of a scenario: given coefficients, or physics."""
+    """The step-time model of a scenario: given coefficients or measurements, or physics."""
     given = resolved.scenario.engine
     if given.step_time is not None:
-        return LinearStepTime(given.step_time.base_s, given.step_time.per_prefill_token_s,
-                              given.step_time.per_decode_seq_s)
+        limits = resolved.limits
+        reach = Reach(limits.max_num_seqs, limits.max_model_len, limits.max_num_batched_tokens)
+        return given_step_time(given.step_time, reach, resolved.scenario.origin)
     physics = build_step_time(resolved.model, resolved.gpu, resolved.layout, given.kv_dtype,
                               resolved.engine_profile, given.async_scheduling)
     stages = stages_of(resolved.layout, resolved.gpu, resolved.node, resolved.model.hidden,
@@ -184,7 +207,7 @@ def _with_draft(resolved: Resolved, plain: RooflineStepTime) -> StepTimeModel:
     draft = parse_draft(resolved.scenario.engine.draft)
     drafter = build_drafter(resolved.drafter, resolved.gpu, resolved.layout,
                             draft.kv_dtype or resolved.scenario.engine.kv_dtype, resolved.engine_profile)
-    return with_draft(plain, drafter, draft)
+    return with_draft(plain, drafter, draft, resolved.scenario.engine.draft_expert_reuse)
 
 
 def fastest_token_s(resolved: Resolved, model: StepTimeModel) -> float:
@@ -217,7 +240,9 @@ class _Outcome:
         self.window = window_of(run, from_s, warm_s + workload.until_s)
         order = np.argsort(run.records.arrival_s, kind="stable")
         arrived = order[np.isfinite(run.records.arrival_s[order])]
-        self.ideal = ideal_cached_tokens(workload.requests, arrived)
+        requests = workload.requests
+        self.ideal = (ideal_cached_tokens(requests, arrived) if run.trie is None
+                      else run.trie.ideal_tokens(requests.prompt_tokens, arrived.tolist()))
 
     def hit_rate(self) -> HitRate:
         """Hits, and what they lack of the ideal: of one engine."""
@@ -242,6 +267,9 @@ class _Outcome:
     def cost(self) -> Cost:
         classes = self.classes() if self.scenario.workload.classes else None
         sales = sales_of(self.run.records, self.window, self.ideal, self.earns(), classes)
+        if self.cluster_run is not None and self.cluster_run.autoscale is not None:
+            counts = [group.count for group in self.scenario.groups]
+            sales = replace(sales, scaling=scaling_of(self.cluster_run, self.window, counts))
         return cost_of(self.resolved, self.store, sales, self.step_split.prefill_frac)
 
     def earns(self) -> Bools:
@@ -257,24 +285,59 @@ class _Outcome:
         requests = self.workload.requests
         return Classes(requests.traffic_class, requests.class_names)
 
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """Profiles whose figures the result rests on."""
+        return self.resolved.profiles
+
+    def class_uses(self) -> dict[str, ClassUse]:
+        """What each traffic class got, where the scenario speaks of classes or limits."""
+        if not self.scenario.workload.classes and not self.scenario.limits:
+            return {}
+        limited = None if self.cluster_run is None else self.cluster_run.limited
+        return class_uses(self.run.records, self.window, self.classes(), limited)
+
+    def groups(self) -> tuple[GroupUse, ...]:
+        """What each group of replicas did, where there are several."""
+        if self.cluster_run is None or len(self.scenario.groups) == 1:
+            return ()
+        return group_uses(self.cluster_run, group_hardware(self.scenario, self.store), self.window)
+
+    def drafting(self) -> DraftUse | None:
+        """What drafts gave, where there are some."""
+        return draft_use(self.resolved.acceptance, parse_draft(self.scenario.engine.draft).tokens, self.model,
+                         self.run.totals.step_sums)
+
+    def pipeline(self) -> PipelineUse | None:
+        """What its stages did, where there are several."""
+        return pipeline_use(self.model, self.run.totals.step_sums)
+
     def floor_problems(self) -> list[Problem]:
         """Steps that are faster than physics allows."""
         return floor_problems(self.run.totals.step_sums, self.model, self.resolved.engine.max_num_batched_tokens)
+
+    @property
+    def num_tiered(self) -> int:
+        """Engines that have tiers below their pools."""
+        run = self.cluster_run
+        return 1 if run is None else max(sum(bool(one.totals.tiers) for one in run.replicas), 1)
 
     def disaggregation(self) -> DisaggregationUse | None:
         """What was handed over between prefill and decode replicas, where they are apart."""
         return None
 
 
-class _SplitOutcome(_Outcome):
-    """A run with prefill and decode replicas apart: each is measured with its own engine and steps."""
+class _MixedOutcome(_Outcome):
+    """A run of replicas that differ: each is measured with its own engine and steps; `roles` has one for each."""
 
-    def __init__(self, roles: tuple[Role, Role], spec: SplitSpec, resolved: Resolved, workload: Workload,
-                 done: ClusterRun, store: ProfileStore) -> None:
+    def __init__(self, roles: Sequence[Role], resolved: Resolved, workload: Workload, done: ClusterRun,
+                 store: ProfileStore) -> None:
         super().__init__(resolved, workload, roles[0].step_time, done.run, store, done)
-        self.done, self.spec = done, spec
-        counts = len(spec.prefill), len(spec.decode)
-        self.roles = [role for role, count in zip(roles, counts, strict=True) for _ in range(count)]
+        self.done, self.roles = done, roles
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        return tuple({profile.name: profile for role in self.roles for profile in role.resolved.profiles}.values())
 
     @cached_property
     def splits(self) -> list[StepSplit]:
@@ -297,11 +360,31 @@ class _SplitOutcome(_Outcome):
         return [problem for one, role in zip(self.done.replicas, self.roles, strict=True) for problem in
                 floor_problems(one.totals.step_sums, role.step_time, role.config.max_num_batched_tokens)]
 
+    def drafting(self) -> DraftUse | None:
+        """Steps of replicas with different drafts cannot be told apart in sums."""
+        return None
+
+    def pipeline(self) -> PipelineUse | None:
+        """Nor those of replicas with different stages."""
+        return None
+
+
+class _SplitOutcome(_MixedOutcome):
+    """A run with prefill and decode replicas apart."""
+
+    def __init__(self, roles: tuple[Role, Role], spec: SplitSpec, resolved: Resolved, workload: Workload,
+                 done: ClusterRun, store: ProfileStore) -> None:
+        counts = len(spec.prefill), len(spec.decode)
+        each = [role for role, count in zip(roles, counts, strict=True) for _ in range(count)]
+        super().__init__(each, resolved, workload, done, store)
+        self.spec = spec
+
     def disaggregation(self) -> DisaggregationUse:
         """What was handed over."""
         spec, role = self.spec, self.roles[0]
         block, longest = self.roles[-1].config.block_tokens, role.resolved.limits.max_model_len
-        sizes = [(n, spec.parcel.bytes_of(-(-n // block))) for n in LENGTHS if n <= longest]
+        keeps = int(self.roles[-1].config.prefix_caching and self.roles[-1].config.state_groups > 0)
+        sizes = [(n, spec.parcel.bytes_of(-(-n // block), keeps)) for n in LENGTHS if n <= longest]
         found = link_limits(role.step_time, role.config.max_num_batched_tokens, sizes,
                             spec.link.bytes_per_s * spec.parcel.prefill_gpus)
         return disaggregation_use(self.done, spec.link, spec.parcel, found)
@@ -320,7 +403,7 @@ def _report(outcome: _Outcome, began: float) -> Report:
     _guard(outcome)
     return Report(
         name=scenario.name,
-        throughput=throughput(run.records, window, scenario.hardware.num_gpus * scenario.num_replicas),
+        throughput=throughput(run.records, window, scenario.num_gpus),
         hit_rate=outcome.hit_rate(),
         latency=latency(run.records, window, run.totals.step_sums),
         capacity=outcome.resolved.capacity,
@@ -330,16 +413,20 @@ def _report(outcome: _Outcome, began: float) -> Report:
         preemptions=run.totals.preemptions,
         limits=outcome.limits(),
         run=_run_info(outcome, began),
-        ledger=ledger_of(outcome.resolved.profiles),
+        ledger=ledger_of(outcome.profiles),
         scenario=scenario.to_dict(),
         records=run.records,
         timeline=run.timeline,
-        tiers=tier_use(run.totals),
+        tiers=tier_use(run.totals, outcome.num_tiered),
         kv_throughput=_kv_throughput(outcome),
-        drafting=draft_use(outcome.resolved.acceptance, parse_draft(scenario.engine.draft).tokens, outcome.model,
-                           run.totals.step_sums),
+        drafting=outcome.drafting(),
         cluster=None if outcome.cluster_run is None else cluster_use(outcome.cluster_run, window),
         disaggregation=outcome.disaggregation(),
+        traffic_classes=outcome.class_uses(),
+        groups=outcome.groups(),
+        tracks=() if outcome.cluster_run is None else tracks_of(outcome.cluster_run),
+        pipeline=outcome.pipeline(),
+        traces=tuple(account for account in trace_accounts(scenario) if not account.is_whole),
     )
 
 
@@ -354,20 +441,23 @@ def _kv_throughput(outcome: _Outcome) -> tuple[KvThroughput, ...]:
 
 def _run_info(outcome: _Outcome, began: float) -> RunInfo:
     records, totals = outcome.run.records, outcome.run.totals
+    limited = outcome.cluster_run.limited if outcome.cluster_run is not None else None
+    rejected: set[int] = set() if limited is None else set(np.flatnonzero(limited.rejected).tolist())
+    refusals = {i: why for i, why in records.refusals.items() if i not in rejected}
     return RunInfo(
         num_requests=int(outcome.window.holds(records.first_token_s).sum()),
         num_unfinished=int((np.isfinite(records.arrival_s) & (records.status == UNFINISHED)).sum()),
-        num_refused=count_refused(records),
+        num_refused=count_refused(records) - len(rejected),
         simulated_s=totals.makespan_s,
         measured_from_s=outcome.window.start_s,
         wall_s=time.perf_counter() - began,
         seed=outcome.scenario.seed,
         digest=outcome.scenario.digest,
         version=package_version(),
-        profiles={p.name: outcome.store.digest(p)[:16] for p in outcome.resolved.profiles
-                  if p is not outcome.resolved.engine_profile},
+        profiles={p.name: outcome.store.digest(p)[:16] for p in outcome.profiles
+                  if not isinstance(p, EngineProfile)},
         refusals=tuple(f"request {outcome.workload.requests.name(i)}: {why}"
-                       for i, why in list(records.refusals.items())[:SHOWN_REFUSALS]),
+                       for i, why in list(refusals.items())[:SHOWN_REFUSALS]),
         counters={"steps": totals.steps, **totals.counters},
     )
 

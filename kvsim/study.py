@@ -11,10 +11,15 @@ from typing import Any
 
 from kvsim.agents import Step, why_fewer
 from kvsim.capacity import fit_lines, pool_lines
+from kvsim.deployment import group_hardware
+from kvsim.profiles.store import default_store
+from kvsim.report.classes import classes_text
 from kvsim.report.cost import Cost, mode_of
+from kvsim.report.groups import group_head, groups_text
 from kvsim.report.limits import RESOURCES
 from kvsim.report.replicas import cluster_text
 from kvsim.report.report import Report, plain
+from kvsim.report.scaling import scaling_text
 from kvsim.report.statistics import median_interval
 from kvsim.report.transfers import TierUse
 from kvsim.resolve import Resolved, resolve
@@ -86,12 +91,17 @@ def run_text(result: StudyResult) -> str:
         parts.append("\n".join(["Intervals of the medians (bootstrap over the seeds)", *sure]))
     if result.steps:
         parts.append(steps_text(result.steps))
+    lost = dict.fromkeys(line for report in reports for trace in report.traces for line in trace.lines())
+    if lost:
+        parts.append("\n".join(["Rows of traces that were not played as recorded", *lost]))
     return "\n\n".join(parts)
 
 
 def head_text(resolved: Resolved) -> str:
     """What is simulated, the HBM budget, and the pool: predicted, and as logged where a log is given."""
     scenario = resolved.scenario
+    if len(scenario.groups) > 1:
+        return _groups_head(resolved)
     lines = [f"{scenario.name}: {resolved.model.name} on {scenario.hardware.num_gpus} x {resolved.gpu.name}, "
              f"{resolved.layout}, {scenario.engine.kv_dtype} KV, engine profile {resolved.engine_profile.name}"]
     if scenario.description:
@@ -102,6 +112,16 @@ def head_text(resolved: Resolved) -> str:
         lines += ["Predicted " + line for line in pool_lines(resolved.predicted)[:2]]
         lines.append(f"The pool as logged is used instead (the prediction is {ratio:.1%} of it):")
     return "\n".join([*lines, *pool_lines(resolved.capacity), "", *fit_lines(resolved.capacity)])
+
+
+def _groups_head(resolved: Resolved) -> str:
+    """What is simulated where replicas differ: budget and pool of each group."""
+    scenario = resolved.scenario
+    groups = group_hardware(scenario, default_store())
+    parts = [f"{scenario.name}: {resolved.model.name} on {scenario.num_replicas} replicas of {len(groups)} kinds"]
+    if scenario.description:
+        parts[0] += f"\n{scenario.description.strip()}"
+    return "\n\n".join([*parts, "HBM of each group's fullest GPU, predicted", *(group_head(g) for g in groups)])
 
 
 MIN_SEEDS = 3
@@ -172,13 +192,17 @@ def report_text(report: Report) -> str:
         f"{run.num_unfinished} unfinished, {run.num_refused} refused, {report.preemptions} preemptions",
         *(f"refused {reason}" for reason in run.refusals),
         f"${report.cost.usd_per_hour:.2f} per hour{_basis_text(report.cost)}; {_earning_text(report.cost)}",
+        *([scaling_text(report.cost.scaling)] if report.cost.scaling else []),
         *_sales_lines(report.cost),
         *_lost_lines(report),
         f"time: {shares}",
         *([report.drafting.text()] if report.drafting else []),
+        *([report.pipeline.text()] if report.pipeline else []),
         *(_tier_text(t, report) for t in report.tiers),
         *([cluster_text(report.cluster)] if report.cluster else []),
         *([report.disaggregation.text()] if report.disaggregation else []),
+        *([groups_text(report.groups)] if report.groups else []),
+        *([classes_text(report.traffic_classes)] if report.traffic_classes else []),
         f"{len(report.ledger)} figures used, {len(assumed)} of them assumed; seed {run.seed}, digest {run.digest}",
     ]
     return "\n".join(lines)
@@ -201,10 +225,12 @@ def _basis_text(cost: Cost) -> str:
 
 
 def _tier_text(tier: TierUse, report: Report) -> str:
-    share = getattr(report.hit_rate.by_tier, tier.kind)
+    share, moved = getattr(report.hit_rate.by_tier, tier.kind), tier.bytes_loaded + tier.bytes_stored
+    far = (tier.bytes_loaded_remote + tier.bytes_stored_remote) / moved if moved else 0.0
+    remote = f"{far:.0%} of it over the network ({tier.network_utilisation_frac:.1%} busy), " if far else ""
     return (f"{tier.kind}: {share:.1%} of prompt tokens, {tier.bytes_loaded / 1e9:,.0f} GB in and "
             f"{tier.bytes_stored / 1e9:,.0f} GB out per GPU, links {tier.load_link_utilisation_frac:.0%} and "
-            f"{tier.store_link_utilisation_frac:.0%} busy, bound by {tier.verdict}")
+            f"{tier.store_link_utilisation_frac:.0%} busy, {remote}bound by {tier.verdict}")
 
 
 def _earning_text(cost: Cost) -> str:

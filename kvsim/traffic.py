@@ -10,18 +10,20 @@ from pathlib import Path
 
 import numpy as np
 
-from kvsim.errors import KvsimError, Problem, ScenarioError, nearest
+from kvsim.errors import Problem, ScenarioError, nearest
 from kvsim.profiles.paths import data_root
 from kvsim.rng import stream
 from kvsim.scenario import ArrivalsPart, LengthPart, Scenario, Traffic
 from kvsim.workload.agentic import make_trees
-from kvsim.workload.fit import load_preset
 from kvsim.workload.fixed import Clients, build_fixed
 from kvsim.workload.lengths import LogNormal
-from kvsim.workload.mix import Kind, mix
+from kvsim.workload.mix import TrafficKind, mix
+from kvsim.workload.preset_file import load_preset
 from kvsim.workload.presets import PRESETS, AgenticPreset
 from kvsim.workload.processes import Arrival, Rate, RatePattern, recorded_pattern
 from kvsim.workload.readers.read import read_trace
+from kvsim.workload.readers.reading import ReadOptions
+from kvsim.workload.readers.report import ReadReport
 from kvsim.workload.replay import AT_ONCE, open_workload, session_trees_of
 from kvsim.workload.requests import Floats, Workload
 from kvsim.workload.sessions import SessionTree
@@ -69,7 +71,7 @@ def build_workload(scenario: Scenario, fastest_token_s: float = FASTEST_TOKEN_S)
     asked = _asked(scenario)
     if not scenario.workload.classes:
         return _build(asked[0], fastest_token_s)
-    kinds = [Kind(c.name, c.priority, _build(a, fastest_token_s))
+    kinds = [TrafficKind(c.name, c.priority, _build(a, fastest_token_s))
              for c, a in zip(scenario.workload.classes, asked, strict=True)]
     return mix(kinds, ", ".join(k.name for k in kinds))
 
@@ -86,6 +88,20 @@ def session_trees(scenario: Scenario) -> list[SessionTree]:
         asked = "several classes" if scenario.workload.classes else "fixed lengths"
         raise _unsupported(scenario.origin, "workload", asked, "a preset or a trace, which have sessions")
     return _trees(_asked(scenario)[0])
+
+
+def trace_accounts(scenario: Scenario) -> tuple[ReadReport, ...]:
+    """What became of the rows of each trace that a scenario plays or follows, in the order in which it names them.
+
+    Raises
+    ------
+    ScenarioError, TraceError
+        As `build_workload`.
+    """
+    asked = _asked(scenario)
+    files = [_recorded(a) for a in asked if a.part.trace is not None]
+    files += [_rate_recorded(a) for a in asked if a.part.arrivals is not None and a.part.arrivals.trace_rate]
+    return tuple(_account(*file) for file in dict.fromkeys(files))
 
 
 def find_trace(given: str, where: str = "scenario", field: str = "workload", name: str = "trace") -> Path:
@@ -184,12 +200,19 @@ def _pattern(asked: _Asked) -> RatePattern:
     """Of the trace whose rate arrivals follow."""
     given, field = asked.part.arrivals, f"{asked.field}.arrivals"
     assert given is not None
-    path = find_trace(given.trace_rate or "", asked.origin, field, "trace_rate")
-    trace = _trace(path, path.stat().st_mtime_ns)
+    trace = _trace(*_rate_recorded(asked))
     if trace.clock == "session":
         raise _unsupported(asked.origin, f"{field}.trace_rate", "a trace whose sessions have no common clock",
                            "one that says when its requests arrived")
     return recorded_pattern(trace.time_s, given.window_s or TRACE_WINDOW_S)
+
+
+def _rate_recorded(asked: _Asked) -> tuple[Path, int, _Named]:
+    """Which recorded requests set the rate of arrivals, as `_recorded`."""
+    given = asked.part.arrivals
+    assert given is not None
+    path = find_trace(given.trace_rate or "", asked.origin, f"{asked.field}.arrivals", "trace_rate")
+    return path, path.stat().st_mtime_ns, ()
 
 
 def split(total: int, shares: list[float]) -> list[int]:
@@ -232,6 +255,7 @@ def _check(asked: _Asked) -> None:
     wrong = {
         "burstiness": part.burstiness is not None and not is_open,
         "arrivals": part.arrivals is not None and (not is_open or asked.rate_per_s is None),
+        "rate_per_s": part.rate_per_s is not None and not is_open,
         "rate_factor": part.rate_factor is not None and (
             not is_open or (part.rate_per_s is not None if follows else part.trace is None)),
         "replay": part.replay is not None and (is_open or part.fixed is not None),
@@ -241,6 +265,7 @@ def _check(asked: _Asked) -> None:
     }
     now = "open" if is_open else "closed"
     accepted = {"burstiness": "an open workload with a rate_per_s", "arrivals": "an open workload with a rate_per_s",
+                "rate_per_s": "an open workload: without concurrency, and without mode: closed",
                 "rate_factor": "an open trace", "replay": "a closed workload of sessions", "mode": "closed",
                 "steps": "rate_per_s in an open workload, concurrency in a closed one of sessions"}
     problems = [Problem(asked.origin, f"{asked.field}.{name}", f"it in a workload that is {now}", accepted[name])
@@ -257,8 +282,7 @@ def _trees(asked: _Asked) -> list[SessionTree]:
     """Sessions of any source but fixed lengths."""
     part = asked.part
     if part.trace is not None:
-        path = find_trace(part.trace, asked.origin, asked.field)
-        return _trace_trees(path, path.stat().st_mtime_ns)[:part.max_sessions]
+        return _trace_trees(*_recorded(asked))[:part.max_sessions]
     count = _num_sessions(asked)
     if part.preset is not None:
         return _preset_trees(_preset(asked, part.preset), count, asked.seed)
@@ -322,14 +346,35 @@ def _preset_trees(preset: AgenticPreset, num_sessions: int, seed: int) -> list[S
     return make_trees(preset, num_sessions, seed)
 
 
-@lru_cache(maxsize=2)
-def _trace(path: Path, _modified_ns: int) -> Trace:
-    return read_trace(path)[0]
+_Named = tuple[tuple[str, str], ...]
 
 
 @lru_cache(maxsize=2)
-def _trace_trees(path: Path, modified_ns: int) -> list[SessionTree]:
-    return session_trees_of(_trace(path, modified_ns))
+def _read(path: Path, _modified_ns: int, mapping: _Named) -> tuple[Trace, ReadReport]:
+    return read_trace(path, ReadOptions(mapping=dict(mapping) or None))
+
+
+@lru_cache(maxsize=64)
+def _account(path: Path, modified_ns: int, mapping: _Named) -> ReadReport:
+    """What became of a trace's rows; kept longer than the trace, which is large."""
+    return _read(path, modified_ns, mapping)[1]
+
+
+def _trace(path: Path, modified_ns: int, mapping: _Named = ()) -> Trace:
+    _account(path, modified_ns, mapping)
+    return _read(path, modified_ns, mapping)[0]
+
+
+@lru_cache(maxsize=2)
+def _trace_trees(path: Path, modified_ns: int, mapping: _Named = ()) -> list[SessionTree]:
+    return session_trees_of(_trace(path, modified_ns, mapping))
+
+
+def _recorded(asked: _Asked) -> tuple[Path, int, _Named]:
+    """Which recorded requests a kind of traffic plays: file, its last change, and names of its columns."""
+    part = asked.part
+    path = find_trace(part.trace or "", asked.origin, asked.field)
+    return path, path.stat().st_mtime_ns, tuple(sorted((part.mapping or {}).items()))
 
 
 def _rules(asked: _Asked) -> ReplayRules:
@@ -348,14 +393,12 @@ def _rules(asked: _Asked) -> ReplayRules:
 
 def _is_single(asked: _Asked) -> bool:
     """Whether the sessions of a trace are single requests."""
-    path = find_trace(asked.part.trace or "", asked.origin, asked.field)
-    return not len(_trace(path, path.stat().st_mtime_ns).dep_index)
+    return not len(_trace(*_recorded(asked)).dep_index)
 
 
 def _at_recorded_times(asked: _Asked) -> Workload:
     part = asked.part
-    path = find_trace(part.trace or "", asked.origin, asked.field)
-    trace, factor = _trace(path, path.stat().st_mtime_ns), part.rate_factor or 1.0
+    trace, factor = _trace(*_recorded(asked)), part.rate_factor or 1.0
     if trace.clock == "session":
         raise _unsupported(asked.origin, f"{asked.field}.mode", "open, for a trace whose sessions have no common clock",
                            "closed with a concurrency, or open with a rate_per_s at which sessions begin")
@@ -426,5 +469,5 @@ def _sized(tokens: int, sigma: float) -> int | LogNormal:
     return LogNormal(tokens, sigma, 1) if sigma else tokens
 
 
-def _unsupported(origin: str, field: str, given: str, accepted: str) -> KvsimError:
+def _unsupported(origin: str, field: str, given: str, accepted: str) -> ScenarioError:
     return ScenarioError(f"{field} is not supported here", [Problem(origin, field, given, accepted)])

@@ -23,6 +23,7 @@ def _table() -> dict[str, tuple[str, float]]:
         "USD/GB": ("USD/byte", 1e-9), "USD/TB": ("USD/byte", 1e-12), "USD/Mtok": ("USD/Mtok", 1.0),
         "USD/kW-month": ("USD/kW-month", 1.0),
         "GHz": ("Hz", 1e9), "MHz": ("Hz", 1e6),
+        "/s": ("1/s", 1.0), "/min": ("1/s", 1 / 60), "/h": ("1/s", 1 / 3600),
         "params": ("params", 1.0), "Mparams": ("params", 1e6), "Gparams": ("params", 1e9), "Tparams": ("params", 1e12),
     }
     for prefix, factor in (_SI | _IEC).items():
@@ -39,6 +40,9 @@ def _table() -> dict[str, tuple[str, float]]:
 UNITS = MappingProxyType(_table())
 """Unit text -> (dimension, factor to its base unit)."""
 
+_HUMAN = re.compile(r"^(\d+)(?:\.(\d+))?([kKmMgG]?)$")
+_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_BINARY = {"K": 2**10, "M": 2**20, "G": 2**30}
 _NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 
 
@@ -108,6 +112,39 @@ def parse(text: str | int | float, dimension: str, *, bare: str | None = None) -
     if not unit:
         return parse(number, dimension, bare=bare)
     return to_base(number, unit, dimension)
+
+
+def human_int(text: str) -> int | None:
+    """A whole number with vLLM's suffixes: lower case counts in thousands, upper case in 1,024s; None for other text.
+
+    >>> human_int("32k"), human_int("1M"), human_int("25.6k"), human_int("x")
+    (32000, 1048576, 25600, None)
+    """
+    match = _HUMAN.match(text.strip().replace(",", "").replace("_", ""))
+    if match is None or (match[2] and match[3] in ("", "K", "M", "G")):
+        return None
+    if match[3] in _BINARY:
+        return int(match[1]) * _BINARY[match[3]]
+    return round(float(f"{match[1]}.{match[2] or 0}") * _DECIMAL[match[3]])
+
+
+def tokens(given: object) -> object:
+    """A number of tokens as people write it (``"32k"`` is 32,000, ``"32K"`` 32,768, as vLLM reads them); else as given.
+
+    Raises
+    ------
+    ValueError
+        Text that is no such number.
+
+    >>> tokens("32K"), tokens("128 tokens"), tokens(7)
+    (32768, 128, 7)
+    """
+    if not isinstance(given, str):
+        return given
+    found = human_int(given.strip().removesuffix("tokens"))
+    if found is None:
+        raise ValueError(f"{given!r}; accepted: a whole number, e.g. 8000, 32k (32,000) or 32K (32,768)")
+    return found
 
 
 def gib(num_bytes: float) -> str:

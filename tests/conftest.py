@@ -30,6 +30,7 @@ MARKERS = {
     "engine_cases": "needs the recorded engine cases (KVSIM_ENGINE_CASES)",
     "browser": "drives the dashboard in Chromium (KVSIM_CHROMIUM)",
     "slow": "takes more than a few seconds; leave out with -m 'not slow'",
+    "timed": "limits CPU seconds: leave out where a tracer slows everything, with -m 'not timed'",
     "theory": "compares with a closed form or an exact bound",
     "golden": "compares with a published or measured number",
 }

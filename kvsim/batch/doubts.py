@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from kvsim.batch.executors import make_executor
-from kvsim.batch.findings import CONTRIBUTION, HOURS_PER_MONTH, Group, break_even_frac, usd_per_seat_month
+from kvsim.batch.findings import CONTRIBUTION, Group, break_even_frac, usd_per_seat_month
 from kvsim.batch.folder import Folder, basis
 from kvsim.batch.job import Job, Outcome
 from kvsim.batch.spec import digest_of
 from kvsim.batch.sweep import SweepOptions
 from kvsim.errors import Problem, ScenarioError
 from kvsim.profiles.store import default_store
+from kvsim.report.bill import HOURS_PER_MONTH
 from kvsim.report.report import plain
 from kvsim.resolve import resolve
 from kvsim.uncertainty import (
@@ -198,4 +199,3 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
         return math.nan, math.nan
     low, high = (float(np.quantile(values, q)) for q in COVERED_FRAC)
     return low, high
-

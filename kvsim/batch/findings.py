@@ -14,11 +14,11 @@ from typing import Any
 
 from kvsim.batch.table import SweepTable
 from kvsim.billing import active_seats
-from kvsim.comparison import Interval, mean_interval
+from kvsim.comparison import MeanInterval, mean_interval
 from kvsim.profiles.store import default_store
+from kvsim.report.bill import HOURS_PER_MONTH
 from kvsim.scenario import Scenario
 
-HOURS_PER_MONTH = 730.0
 CONTRIBUTION, HIT, BILL = "cost.contribution_usd_per_node_hour", "hit_rate.total", "cost.usd_per_hour"
 STRESS_PRICE_FRACS = (0.5, 0.75, 0.9, 1.0, 1.1, 1.25)
 STRESS_HIT_POINTS = 0.10
@@ -33,18 +33,18 @@ class Group:
     scenario: Scenario
     rows: tuple[dict[str, Any], ...]
 
-    def interval(self, column: str) -> Interval:
+    def interval(self, column: str) -> MeanInterval:
         """Mean and 95 % interval of a column over the seeds; nan where a seed has no such figure."""
         values = [row.get(column) for row in self.rows]
         if any(not isinstance(value, int | float) for value in values):
-            return Interval(math.nan, math.nan, math.nan, 0)
+            return MeanInterval(math.nan, math.nan, math.nan, 0)
         return mean_interval([float(value) for value in values if value is not None])
 
     def mean(self, column: str) -> float:
         """Mean of a column over the seeds; nan where a seed has no such figure."""
         return self.interval(column).mean
 
-    def spread(self, measure: Callable[[Group], float]) -> Interval:
+    def spread(self, measure: Callable[[Group], float]) -> MeanInterval:
         """Mean of a measure of the whole point, and its 95 % interval over the seeds one by one."""
         alone = mean_interval([measure(replace(self, rows=(row,))) for row in self.rows])
         return replace(alone, mean=measure(self))
@@ -65,7 +65,7 @@ class PayBack:
     ----------
     without, with_ : Group
         The pair.
-    gain_usd_per_node_month : Interval
+    gain_usd_per_node_month : MeanInterval
         Contribution with DRAM less that without, seed by seed; what the bill charges for DRAM is already taken off.
     capex_usd : tuple of float
         Price of the DRAM of one replica: low, stated, high.
@@ -75,7 +75,7 @@ class PayBack:
 
     without: Group
     with_: Group
-    gain_usd_per_node_month: Interval
+    gain_usd_per_node_month: MeanInterval
     capex_usd: tuple[float, float, float]
     months: float
 
@@ -90,7 +90,7 @@ class Findings:
         Points of the sweep with results, in its order.
     best : Group
         The one with the highest mean contribution per node-hour.
-    per_month : Interval
+    per_month : MeanInterval
         Its contribution [$ per node-month].
     break_even_frac : float
         Bill / revenue of `best`: the share of its load at which it earns its bill, and as well the share of the API's
@@ -109,7 +109,7 @@ class Findings:
 
     groups: tuple[Group, ...]
     best: Group
-    per_month: Interval
+    per_month: MeanInterval
     break_even_frac: float
     usd_per_seat_month: float
     price_stress: tuple[tuple[float, float], ...]
@@ -183,9 +183,9 @@ def usd_per_seat_month(group: Group) -> float:
     return group.mean(BILL) * HOURS_PER_MONTH * needed / demand.seats
 
 
-def _monthly(hourly: Interval) -> Interval:
+def _monthly(hourly: MeanInterval) -> MeanInterval:
     month = HOURS_PER_MONTH
-    return Interval(month * hourly.mean, month * hourly.low, month * hourly.high, hourly.count)
+    return MeanInterval(month * hourly.mean, month * hourly.low, month * hourly.high, hourly.count)
 
 
 def _bill_per_node_hour(group: Group) -> float:

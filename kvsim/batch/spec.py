@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from kvsim.errors import Problem, ScenarioError, nearest
-from kvsim.profiles.paths import data_root
+from kvsim.errors import ScenarioError
 from kvsim.profiles.problems import problems_of
-from kvsim.profiles.yamlio import parse_yaml
-from kvsim.scenario import Part, Positive, find_scenario, refuse_other_files
+from kvsim.profiles.yamlio import read_yaml
+from kvsim.scenario import Part, Positive, find_file, find_scenario, refuse_other_files, shipped_files
 
 SCHEMA = "kvsim/sweep/1"
 
@@ -128,34 +128,21 @@ def load_batch(source: Batch | str | Path | Mapping[str, Any]) -> Batch:
         return source
     if isinstance(source, Mapping):
         return _checked(dict(source), "sweep", Path())
-    path = _find(source)
-    return _checked(parse_yaml(_read(path), str(path), ScenarioError), str(path), path.parent)
+    path = find_file(source, SCHEMA)
+    return _checked(read_yaml(path, ScenarioError), str(path), path.parent)
 
 
 def shipped_sweeps() -> dict[str, Path]:
     """Name -> path of the sweeps that come with kvsim."""
-    paths = sorted((data_root() / "scenarios").glob("*.yaml"))
-    return {p.stem: p for p in paths if p.read_text(encoding="utf-8").startswith(f"schema: {SCHEMA}")}
+    return shipped_files(SCHEMA)
 
 
-def _find(source: str | Path) -> Path:
-    shipped = shipped_sweeps()
-    if str(source) in shipped:
-        return shipped[str(source)]
-    path = Path(source)
-    for file in (path, data_root() / "scenarios" / f"{source}.yaml"):
-        if file.is_file():
-            return file
-    accepted = f"a YAML file, or one of {', '.join(shipped)}"
-    hint = nearest(path.stem, list(shipped))
-    raise ScenarioError("no such sweep", [Problem("sweep", "", repr(str(source)), accepted, hint)])
-
-
-def _read(path: Path) -> str:
+def _shipped(base: str, where: str) -> Path:
+    """The file of a base that does not lie beside its sweep."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as err:
-        raise ScenarioError(f"cannot read {path}", [Problem(str(path), "", str(err), "YAML as UTF-8 text")]) from None
+        return find_scenario(base)
+    except ScenarioError as err:
+        raise ScenarioError(err.message, [replace(p, where=where, field="base") for p in err.problems]) from None
 
 
 def _checked(data: dict[str, Any], where: str, folder: Path) -> Batch:
@@ -167,5 +154,5 @@ def _checked(data: dict[str, Any], where: str, folder: Path) -> Batch:
     if isinstance(batch.base, Mapping):
         return batch
     beside = folder / batch.base
-    path = beside if beside.is_file() else find_scenario(batch.base)
-    return batch.model_copy(update={"base": parse_yaml(_read(path), str(path), ScenarioError)})
+    path = beside if beside.is_file() else _shipped(batch.base, where)
+    return batch.model_copy(update={"base": read_yaml(path, ScenarioError)})

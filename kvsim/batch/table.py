@@ -33,7 +33,9 @@ class SweepTable:
         Equally long columns in their order. ``axis.FIELD`` is what an axis set; ``scenario`` the whole case as JSON;
         the rest are the report's dotted names in base units. None where a case has no such figure.
     computed : int
-        Cases that were run for this table, the others were there already.
+        Cases that were run for this table.
+    refused : int
+        Cases that are no scenarios and were not run; the others were there already.
 
     Examples
     --------
@@ -42,8 +44,9 @@ class SweepTable:
     (2, ['ok', 'failed'], 1)
     """
 
-    def __init__(self, name: str, columns: Mapping[str, list[Any]], computed: int = 0) -> None:
-        self.name, self.columns, self.computed = name, dict(columns), computed
+    def __init__(self, name: str, columns: Mapping[str, list[Any]], computed: int = 0,
+                 refused: int = 0) -> None:
+        self.name, self.columns, self.computed, self.refused = name, dict(columns), computed, refused
         self._arrow: Any = None
 
     def __len__(self) -> int:
@@ -133,7 +136,7 @@ def table_of(name: str, finished: Sequence[tuple[Case, Outcome]], computed: int 
     known = {*IDENTITY, *axes, "scenario"}
     measured = sorted({key for row in rows for key in row} - known)
     columns = {key: _one_type([row.get(key) for row in rows]) for key in (*IDENTITY, *axes, *measured, "scenario")}
-    return SweepTable(name, columns, computed)
+    return SweepTable(name, columns, computed, len({case.digest for case, _ in finished if case.fault is not None}))
 
 
 def _row(case: Case, outcome: Outcome) -> dict[str, Any]:

@@ -25,8 +25,12 @@ def main(arguments: list[str]) -> None:
     importlib.import_module("kvsim.simulation")
     bound_memory(int(arguments[0]))
     _say(answers, READY)
-    for line in sys.stdin:
-        _say(answers, json.dumps(run_case(Job.from_json(line))))
+    try:
+        for line in sys.stdin:
+            _say(answers, json.dumps(run_case(Job.from_json(line))))
+    except BrokenPipeError:
+        # Whoever asked has gone; what was written but not sent must not be tried again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), answers.fileno())
 
 
 def bound_memory(num_bytes: int) -> None:

@@ -8,6 +8,7 @@ uses only a part of it, or branches off half-way, does not cut it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -40,6 +41,12 @@ class ContentTrie:
         Last chain of each request; -1 when it never fills a block.
     num_blocks : list of int
         Blocks that each request fills (its last generated token is never computed).
+    start_token, above : list of int
+        Token at which each chain leaves the chain above it, and that chain; -1 at a root. It can be another one than
+        `parent` where a chain holds no whole block.
+    bottom, num_tokens : list of int
+        Chain at which each request ends, prompt and output, and its tokens in the tree; -1 when it shares no token.
+        Outputs that nobody could find need not be in the tree.
 
     Examples
     --------
@@ -54,6 +61,10 @@ class ContentTrie:
     users: list[int]
     leaf: list[int]
     num_blocks: list[int]
+    start_token: list[int]
+    above: list[int]
+    bottom: list[int]
+    num_tokens: list[int]
 
     def path(self, i: int) -> Path:
         """Chains of request `i` with the block at which it leaves each."""
@@ -67,6 +78,56 @@ class ContentTrie:
             chain = self.parent[chain]
         path.reverse()
         return path
+
+    def token_path(self, i: int) -> Path:
+        """Chains of request `i` and its output with the token at which it leaves each; none if it shares nothing."""
+        chain, end = self.bottom[i], self.num_tokens[i]
+        path: Path = []
+        while chain >= 0:
+            path.append((chain, end))
+            end = self.start_token[chain]
+            chain = self.above[chain]
+        path.reverse()
+        return path
+
+    def ideal_tokens(self, prompt_tokens: NDArray[np.int64], order: Iterable[int]) -> NDArray[np.int64]:
+        """What `kvsim.workload.ideal.ideal_cached_tokens` finds, by chains.
+
+        Parameters
+        ----------
+        prompt_tokens : int array [n]
+            Length of each prompt [tokens].
+        order : iterable of int
+            Rows in the order of time, each at most once.
+
+        Returns
+        -------
+        int array [n]
+            Prompt tokens that an infinite cache of prompts and outputs would find, the last one never.
+
+        Examples
+        --------
+        >>> from kvsim.workload.requests import Row, requests_from_rows
+        >>> asked = requests_from_rows([Row([(0, 100)], 10, 0), Row([(0, 150)], 20, 0), Row([(0, 120), (1, 9)], 1, 1)])
+        >>> build_trie(asked, 16).ideal_tokens(asked.prompt_tokens, range(3)).tolist()
+        [0, 110, 120]
+        """
+        seen = [0] * len(self.start_token)
+        found = np.zeros(len(prompt_tokens), np.int64)
+        bottom, start_token = self.bottom, self.start_token
+        for i in order:
+            if bottom[i] < 0:
+                continue
+            total, matching = 0, True
+            for chain, end in self.token_path(i):
+                known = seen[chain]
+                if matching:
+                    total = min(known, end) if known else start_token[chain]
+                    matching = known >= end
+                if known < end:
+                    seen[chain] = end
+            found[i] = total
+        return np.minimum(found, np.maximum(prompt_tokens - 1, 0))
 
 
 def build_trie(requests: Requests, block_tokens: int) -> ContentTrie:
@@ -99,13 +160,16 @@ class _Builder:
         self.num_blocks: list[int] = ((prompt + requests.output_tokens - 1) // block_tokens).tolist()
         self.start: list[int] = []
         self.parent: list[int] = []
+        self.start_token: list[int] = []
+        self.above: list[int] = []
         self.content: list[list[int]] = []
         self.ends: list[list[int]] = []
         self.roots: dict[int, int] = {}
         self.branches: dict[tuple[int, int, int], int] = {}
         self.leaf: list[int] = []
-        content = requests.piece_content
-        self.has_repeats = bool(np.any(content[1:] == content[:-1]))
+        self.bottom = [-1] * len(requests)
+        self.num_tokens: list[int] = (prompt + requests.output_tokens).tolist()
+        self.with_repeats = _rows_with_repeats(requests)
 
     def build(self) -> ContentTrie:
         """Private requests, then the prompts of the others, then their outputs."""
@@ -116,10 +180,13 @@ class _Builder:
         for i, end, content, is_fresh in zip(shared, ends, outputs, fresh, strict=True):
             if is_fresh and self.num_blocks[i] == self.prompt_tokens[i] // self.block_tokens:
                 chain = end[0]
+                self.num_tokens[i] = self.prompt_tokens[i]
             else:
                 chain = self._place_output(i, end, content)
+            self.bottom[i] = chain
             self.leaf[i] = self._last_used(chain, self.num_blocks[i])
-        return ContentTrie(self.start, self.parent, self._count_users(), self.leaf, self.num_blocks)
+        return ContentTrie(self.start, self.parent, self._count_users(), self.leaf, self.num_blocks, self.start_token,
+                           self.above, self.bottom, self.num_tokens)
 
     def _place_private(self) -> list[int]:
         """Give a chain to every request that nobody shares a token with; return the other requests."""
@@ -131,6 +198,7 @@ class _Builder:
         private = _occurs_once(first, np.zeros(0, np.int64))
         num = int(private.sum())
         self.start, self.parent = [0] * num, [-1] * num
+        self.start_token, self.above = [0] * num, [-1] * num
         self.content, self.ends = [[]] * num, [[]] * num
         leaf = np.where(private, np.cumsum(private) - 1, -1)
         leaf[np.array(self.num_blocks, np.int64) == 0] = -1
@@ -151,14 +219,14 @@ class _Builder:
                 base, limit = start, max(stop, min(start + PORTION, offsets[-1]))
                 contents = requests.piece_content[base:limit].tolist()
                 tokens = requests.piece_tokens[base:limit].tolist()
-            placed.append(self._place_prompt(contents[start - base:stop - base],
-                                             [*accumulate(tokens[start - base:stop - base])]))
+            own, ends = contents[start - base:stop - base], [*accumulate(tokens[start - base:stop - base])]
+            if i in self.with_repeats:
+                own, ends = _merged(own, ends)
+            placed.append(self._place_prompt(own, ends))
         return placed
 
     def _place_prompt(self, contents: list[int], ends: list[int]) -> tuple[int, int]:
         """Chain and piece at which one prompt ends."""
-        if self.has_repeats and len(contents) > 1:
-            contents, ends = _merged(contents, ends)
         root = self.roots.get(contents[0])
         if root is None:
             self.roots[contents[0]] = len(self.start)
@@ -218,6 +286,8 @@ class _Builder:
         start = at // self.block_tokens
         self.parent.append(self._last_used(parent, start))
         self.start.append(start)
+        self.start_token.append(at)
+        self.above.append(parent)
         self.content.append(contents)
         self.ends.append(ends)
         return len(self.start) - 1, len(contents) - 1
@@ -244,9 +314,15 @@ def _occurs_once(values: NDArray[np.int64], elsewhere: NDArray[np.int64]) -> NDA
     return once & ~np.isin(values, elsewhere) if len(elsewhere) else once
 
 
+def _rows_with_repeats(requests: Requests) -> set[int]:
+    """Rows in whose prompt neighbouring pieces are of the same stream."""
+    content, offsets = requests.piece_content, requests.piece_offsets
+    first = np.flatnonzero(content[1:] == content[:-1])
+    rows = np.searchsorted(offsets, first, side="right") - 1
+    return set(rows[first + 1 < offsets[rows + 1]].tolist())
+
+
 def _merged(contents: list[int], ends: list[int]) -> tuple[list[int], list[int]]:
     """Join neighbouring pieces of the same stream."""
-    if all(map(int.__ne__, contents, contents[1:])):
-        return contents, ends
     keep = [k for k in range(len(contents)) if k + 1 == len(contents) or contents[k] != contents[k + 1]]
     return [contents[k] for k in keep], [ends[k] for k in keep]

@@ -59,6 +59,8 @@ class FreePool:
         Free blocks, and those of them that hold nothing findable.
     num_evicted : int
         Findable blocks eaten so far.
+    num_owed : int
+        Blocks that were handed out, but not yet eaten from the runs: whoever looks at what is cached calls `pay` first.
     num_touched : int
         Runs looked at so far (a deterministic measure of the work done).
 
@@ -72,7 +74,7 @@ class FreePool:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = self.num_free = self.num_nameless = num_blocks
-        self.num_evicted = self.num_touched = 0
+        self.num_evicted = self.num_owed = self.num_touched = 0
         self._ends = Run(None, -1, 0, 0, 0)
 
     @property
@@ -87,9 +89,19 @@ class FreePool:
         if left >= 0:
             self.num_nameless = left
             return
+        if self.num_free < 0:
+            raise SimulationError(f"block pool: {-self.num_free} more blocks taken than there are")
         self.num_nameless = 0
         self.num_evicted -= left
-        ends = self._ends
+        self.num_owed -= left
+
+    def pay(self) -> None:
+        """Eat what has been handed out, from the head of the queue.
+
+        Runs are eaten in the order in which they were queued, whenever it is done; late, a run is touched once for many
+        calls of `take`.
+        """
+        ends, left, self.num_owed = self._ends, -self.num_owed, 0
         while left < 0:
             run = ends.after
             self.num_touched += 1
@@ -103,7 +115,7 @@ class FreePool:
             if run.layer == LOOSE:
                 run.hi = new_hi
             elif run.index is None:
-                raise SimulationError(f"block pool: {-left} more blocks taken than there are")
+                raise SimulationError("block pool: more runs eaten than were queued")
             else:
                 run.index.evict(run, new_hi)
 
@@ -126,6 +138,7 @@ class FreePool:
 
     def check(self, num_used: int | None = None) -> None:
         """Raise `SimulationError` unless all blocks are used or free; `num_used` is a count made elsewhere."""
+        self.pay()
         queued, run = 0, self._ends.after
         while run is not self._ends:
             queued += run.hi - run.lo
@@ -170,6 +183,9 @@ class RunIndex:
             runs = self._primary.get(chain)
             if runs is None or at >= limit:
                 break
+            if self.pool.num_owed:
+                self.pool.pay()
+                runs = self._primary.get(chain, ())
             end = min(end, limit)
             for run in runs:
                 if run.lo != at:
@@ -180,7 +196,8 @@ class RunIndex:
                     break
             if at < end:
                 break
-        self.pool.num_touched += len(found)
+        if found:
+            self.pool.num_touched += len(found)
         return found, at
 
     def hold(self, found: Held) -> Held:
@@ -198,6 +215,9 @@ class RunIndex:
     def add(self, held: Held, chain: int, lo: int, hi: int) -> None:
         """Make new blocks, referred to by one request, findable; append them to what it holds."""
         runs = self._primary.get(chain)
+        if runs is not None and self.pool.num_owed:
+            self.pool.pay()
+            runs = self._primary.get(chain)
         if runs is None:
             run = Run(self, chain, lo, hi, 1)
             self._primary[chain] = [run]
@@ -224,12 +244,16 @@ class RunIndex:
 
     def knows(self, chain: int) -> bool:
         """Whether any block of a chain can be found."""
+        if self.pool.num_owed and chain in self._primary:
+            self.pool.pay()
         return chain in self._primary
 
     def release(self, held: Held) -> None:
         """Refer once less to what a request held; what becomes free queues up last block first."""
         queued: Run | None = None
         pool = self.pool
+        if pool.num_owed and self._spare:
+            pool.pay()
         pool.num_touched += len(held)
         for run, end in reversed(held):
             for part in reversed(parts(run, end)) if run.hi < end else (run,):
@@ -368,6 +392,8 @@ class CheckpointIndex:
 
     def last(self, path: Path, limit: int) -> tuple[int, list[Run]]:
         """End block of the longest prefix, at most `limit` blocks, that all groups can resume; and its blocks."""
+        if self.pool.num_owed:
+            self.pool.pay()
         for chain, end in reversed(path):
             ends = self._ends.get(chain, ())
             for k in range(bisect_right(ends, min(end, limit)) - 1, -1, -1):

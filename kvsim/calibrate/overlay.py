@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import yaml
-from pydantic import ValidationError
 
 from kvsim.calibrate.fit import Fit, active_factors, fit, predicted_s
 from kvsim.calibrate.replay import Setting, kv_dtype_of, model_of, physics_of, step_samples, why_not_simulated
@@ -19,9 +17,8 @@ from kvsim.calibrate.runs import MeasuredEngine, MeasuredRun, read_runs
 from kvsim.errors import Problem, ProfileError, TraceError, nearest
 from kvsim.profiles.calibration import CalibrationProfile
 from kvsim.profiles.paths import data_root
-from kvsim.profiles.problems import problems_of
+from kvsim.profiles.problems import read_checked
 from kvsim.profiles.store import default_store
-from kvsim.profiles.yamlio import parse_yaml
 from kvsim.steptime.calibrated import Factors, calibrated, physics_digest
 from kvsim.steptime.rates import Rate
 from kvsim.steptime.roofline import RooflineStepTime
@@ -214,17 +211,7 @@ def load_calibration(name: str | Path) -> CalibrationProfile:
     >>> load_calibration("h200-llama-8b").model
     'llama-3.1-8b'
     """
-    path = _path_of(name)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as err:
-        raise ProfileError(f"cannot read {path}", [Problem(str(path), "", str(err), "a calibration")]) from None
-    data = parse_yaml(text, str(path), ProfileError)
-    try:
-        return CalibrationProfile.model_validate_json(json.dumps(data, default=str), strict=True)
-    except ValidationError as err:
-        found = problems_of(err, str(path), CalibrationProfile, data)
-        raise ProfileError(f"{path} is not a valid calibration", found) from None
+    return read_checked(_path_of(name), CalibrationProfile, "a valid calibration")
 
 
 def calibration_names() -> tuple[str, ...]:

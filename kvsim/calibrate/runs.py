@@ -174,8 +174,8 @@ class _Reader:
         kind = str(record.get("kind"))
         if kind not in kinds:
             accepted = ", ".join(kinds)
-            problem = Problem(self.where, f"line {number}: kind", repr(record.get("kind")), accepted,
-                              nearest(kind, list(kinds)))
+            given = repr(record["kind"]) if "kind" in record else ""
+            problem = Problem(self.where, f"line {number}: kind", given, accepted, given and nearest(kind, list(kinds)))
             raise TraceError(f"{self.where} is not a file of measured runs", [problem])
         try:
             kinds[kind](record)

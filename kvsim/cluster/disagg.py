@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kvsim.cluster.disagg_engine import DecodeCore
-from kvsim.cluster.disagg_links import Links, LinkSpec, Parcel
+from kvsim.cluster.disagg_links import Links, LinkSpec, Parcel, Pull
 from kvsim.cluster.fleet import Fleet
 from kvsim.cluster.replica import Feed, ReplicaSpec
 from kvsim.cluster.result import ClusterRun, SplitRun, merged_totals, result_of
@@ -145,12 +145,12 @@ class _Prefilled:
         """Whether a request was prefilled elsewhere and has not been pulled yet."""
         return row in self._split.handed_s
 
-    def pull(self, row: int, num_blocks: int, at_s: float) -> float:
-        """Ask for a request's KV; when it arrives [s]."""
+    def pull(self, row: int, pull: Pull) -> float:
+        """Ask for what is lacked of a request; when it arrives [s]."""
         split, source = self._split, self._split.prefill_of[row]
         handed_s = split.handed_s.pop(row)
-        began_s = split.fleet.prefill_columns.admitted_s[row] + (at_s - handed_s)
-        arrival_s = split.links.send(source, self._target, num_blocks, at_s, began_s)
+        began_s = split.fleet.prefill_columns.admitted_s[row] + (pull.at_s - handed_s)
+        arrival_s = split.links.send(source, self._target, pull, began_s)
         split.wait_s.append(arrival_s - handed_s)
         return arrival_s
 
@@ -287,7 +287,7 @@ class _Split:
             fleet.prefill_columns.records(fleet.source.arrival_s), arrived, tuple(links.sent), tuple(links.received),
             len(self.wait_s), self.num_local, links.num_blocks,
             sum([sum(engine.local_tokens.values()) for engine in self.decoders]),
-            np.array(self.wait_s, np.float64))
+            np.array(self.wait_s, np.float64), links.num_checkpoints)
 
 
 def joined_records(decode: RunRecords, split: SplitRun, arrival_s: np.ndarray[tuple[int], np.dtype[np.float64]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Transfer = Literal["whole", "layerwise"]
 
@@ -45,11 +45,14 @@ class Parcel:
         GPUs of one replica that send and receive; each has an equal part.
     num_layers : int
         Parts that a layerwise transfer comes in.
+    checkpoint_bytes : float
+        State of one checkpoint [bytes], which goes too where decode replicas cache prefixes.
 
     Examples
     --------
-    >>> Parcel(1000.0, 50.0, 8, 8, 10).bytes_of(3)
-    3050.0
+    >>> parcel = Parcel(1000.0, 50.0, 8, 8, 10, checkpoint_bytes=40.0)
+    >>> parcel.bytes_of(3), parcel.bytes_of(3, 1)
+    (3050.0, 3090.0)
     """
 
     block_bytes: float
@@ -57,10 +60,19 @@ class Parcel:
     prefill_gpus: int = 1
     decode_gpus: int = 1
     num_layers: int = 1
+    checkpoint_bytes: float = 0.0
 
-    def bytes_of(self, num_blocks: int) -> float:
-        """Bytes of a request of which `num_blocks` blocks are handed over."""
-        return num_blocks * self.block_bytes + self.state_bytes
+    def bytes_of(self, num_blocks: int, num_checkpoints: int = 0) -> float:
+        """Bytes of a request of which `num_blocks` blocks and so many checkpoints are handed over."""
+        return num_blocks * self.block_bytes + self.state_bytes + num_checkpoints * self.checkpoint_bytes
+
+
+class Pull(NamedTuple):
+    """What a decode replica lacks of a request: blocks, and a checkpoint (0 or 1); asked for when [s]."""
+
+    num_blocks: int
+    num_checkpoints: int
+    at_s: float
 
 
 @dataclass(slots=True)
@@ -96,8 +108,8 @@ class Links:
     ----------
     sent, received : list of Sent
         By replica.
-    num_blocks : int
-        Blocks handed over so far.
+    num_blocks, num_checkpoints : int
+        Blocks and checkpoints handed over so far.
 
     Notes
     -----
@@ -108,7 +120,7 @@ class Links:
     Examples
     --------
     >>> links = Links(LinkSpec(100.0, latency_s=0.5), Parcel(200.0), 3)
-    >>> arrivals_s = [links.send(source, 2, 1, at_s=0.0, began_s=0.0) for source in (0, 1)]
+    >>> arrivals_s = [links.send(source, 2, Pull(1, 0, at_s=0.0), began_s=0.0) for source in (0, 1)]
     >>> arrivals_s[0], arrivals_s[1], links.received[2].num_bytes
     (2.5, 4.5, 400.0)
     """
@@ -117,18 +129,19 @@ class Links:
         self.spec, self.parcel = spec, parcel
         self.sent = [Sent() for _ in range(num_replicas)]
         self.received = [Sent() for _ in range(num_replicas)]
-        self.num_blocks = 0
+        self.num_blocks = self.num_checkpoints = 0
 
-    def send(self, source: int, target: int, num_blocks: int, at_s: float, began_s: float) -> float:
-        """Send a request's blocks at `at_s`, layerwise ones from `began_s` on [s]; when they have arrived [s]."""
-        spec, sent, received = self.spec, self.sent[source], self.received[target]
-        num_bytes = self.parcel.bytes_of(num_blocks)
+    def send(self, source: int, target: int, pull: Pull, began_s: float) -> float:
+        """Send what is pulled, layerwise from `began_s` on [s]; when it has arrived [s]."""
+        spec, sent, received, at_s = self.spec, self.sent[source], self.received[target], pull.at_s
+        num_bytes = self.parcel.bytes_of(pull.num_blocks, pull.num_checkpoints)
         out_s, in_s = (num_bytes / n / spec.bytes_per_s for n in (self.parcel.prefill_gpus, self.parcel.decode_gpus))
         seconds = max(out_s, in_s)
         start_s = began_s if spec.transfer == "layerwise" else at_s
         if spec.shared:
             start_s = max(start_s, sent.free_s, received.free_s)
-        self.num_blocks += num_blocks
+        self.num_blocks += pull.num_blocks
+        self.num_checkpoints += pull.num_checkpoints
         sent.take(num_bytes, seconds, start_s + seconds)
         received.take(num_bytes, seconds, start_s + seconds)
         return max(start_s + seconds, at_s + seconds / self.parcel.num_layers, at_s) + spec.latency_s

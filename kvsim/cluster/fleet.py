@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from kvsim.cache.content_trie import ContentTrie, build_trie
 from kvsim.cluster.replica import Feed, Replica, ReplicaSpec, join
+from kvsim.cluster.shared import members_of
 from kvsim.engine.core_records import Columns, Share
 from kvsim.engine.types import UNFINISHED
 from kvsim.workload.arrivals import Arrivals
@@ -52,6 +53,9 @@ class Fleet:
         Called with (row, replica, time) for every request that ends, after the source has been told.
     tell_source : callable
         What is done first when a request ends; a request that goes on elsewhere is not over for its client.
+    outside_s : float
+        When something is due outside that may be set while time passes (a request that waits before the router may go
+        on): `advance` goes no further [s].
     num_calls : int
         How often replicas were told to go on.
     """
@@ -70,7 +74,7 @@ class Fleet:
         self.prompt_tokens: list[int] = requests.prompt_tokens.tolist()
         self.output_tokens: list[int] = requests.output_tokens.tolist()
         self.priority: list[int] = requests.priority.tolist()
-        self.now_s = 0.0
+        self.now_s, self.outside_s = 0.0, math.inf
         self.num_calls = self.num_lost_preemptions = 0
         self.on_end: Callable[[int, int, float], None] = _ignore
         self.tell_source: Callable[[int, float], None] = self.source.finish
@@ -80,6 +84,9 @@ class Fleet:
         self._num_ended = 0
         self._is_warming = math.isnan(self.source.clock_start_s)
         self._stops_s = [math.inf] * len(self.replicas)
+        members = members_of([replica.spec.config for replica in self.replicas], self.groups)
+        for replica, member in zip(self.replicas, members, strict=True):
+            replica.member = member
         for group in range(len(specs) if first_up is None else first_up):
             self.start(group, 0.0)
 
@@ -107,10 +114,13 @@ class Fleet:
         """Requests that a replica has."""
         return sum([len(self.replicas[r].open_rows) for r in self.groups[group]])
 
-    def is_done(self) -> bool:
-        """Whether nothing is left to do here, whatever happens outside."""
-        return (not self._ended and min(self._keys_s) == math.inf and self.source.next_s() == math.inf
-                and not any(replica.open_rows for replica in self.replicas))
+    def is_done(self, now_s: float) -> bool:
+        """Whether nothing is left to do here from a time on, whatever happens outside."""
+        if self._ended or min(self._keys_s) < math.inf:
+            return False
+        if now_s >= self.source.until_s:
+            return True
+        return self.source.next_s() == math.inf and not any(replica.open_rows for replica in self.replicas)
 
     def share_of(self, r: int, feed: Feed) -> Share:
         """What a replica's engine gets of the requests, and where it writes."""
@@ -160,13 +170,15 @@ class Fleet:
         Parameters
         ----------
         bound_s : float
-            When something happens outside [s].
+            When something happens outside [s]; `outside_s`, if that is earlier, takes its place.
 
         Returns
         -------
         float
             When the next request comes, if that is before `bound_s`; else `bound_s`. inf when all is done.
         """
+        if self.outside_s < bound_s:
+            bound_s = self._bound_s(bound_s)
         keys_s, source, ended, replicas = self._keys_s, self.source, self._ended, self.replicas
         next_s = source.next_s()
         while True:
@@ -189,10 +201,16 @@ class Fleet:
             elif ended_s <= next_s and ended_s <= bound_s and ended_s < math.inf:
                 self._tell(heapq.heappop(ended))
                 next_s = source.next_s()
+                if self.outside_s < bound_s:
+                    bound_s = self._bound_s(bound_s)
             else:
-                if key_s == ended_s == math.inf:
+                if key_s == ended_s == self.outside_s == math.inf:
                     next_s = source.wake_s(self.now_s)
                 return self._next_event_s(next_s, bound_s)
+
+    def _bound_s(self, bound_s: float) -> float:
+        """How far to go: nothing outside is due once the run is over."""
+        return min(bound_s, self.outside_s) if self.outside_s < self.source.until_s else bound_s
 
     def _next_event_s(self, next_s: float, bound_s: float) -> float:
         """What `advance` returns, where a request could come next at `next_s`."""
@@ -222,7 +240,8 @@ class Fleet:
         self.on_end(row, r, time_s)
 
     def _set_until(self) -> None:
-        """The warm-up is over, which sets the end of the run."""
+        """The warm-up is over, which sets the end of the run: who meant to be called after it looks again."""
+        self._keys_s[:] = [min(key_s, self.now_s) if key_s < math.inf else key_s for key_s in self._keys_s]
         for replica, stop_s in zip(self.replicas, self._stops_s, strict=True):
             if replica.feed is not None:
                 replica.feed.until_s = min(self.source.until_s, stop_s)

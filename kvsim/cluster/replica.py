@@ -10,10 +10,12 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from kvsim.cluster.ranks import Lockstep, RankCore, RankStep
+from kvsim.cluster.ranks import Lockstep, RankCore, RankStep, rank_kind
+from kvsim.cluster.shared import Member
 from kvsim.engine.core import core_kind, needs_plain
 from kvsim.engine.core_loop import Core
 from kvsim.engine.core_records import Share
+from kvsim.engine.core_tiers import TieredCore
 from kvsim.engine.reference import Plain, check_config
 from kvsim.engine.types import EngineConfig, RunTotals, Timeline
 from kvsim.steptime.base import StepTimeModel
@@ -46,6 +48,8 @@ class ReplicaSpec:
         every rank's step lasts as if all computed as much as it does.
     engine : type of Core, optional
         Another fast engine than the one that the configuration asks for.
+    weight : float
+        Its share of the requests, relative to the others', for routers that have weights.
     """
 
     config: EngineConfig
@@ -56,6 +60,7 @@ class ReplicaSpec:
     in_step: bool = True
     rank_step_s: RankStep | None = None
     engine: type[Core] | None = None
+    weight: float = 1.0
 
 
 class Driver(Protocol):
@@ -168,11 +173,14 @@ class Replica:
         Lives that are over.
     up_s : list of (float, float)
         When it was up [s]; the last end is inf while it is.
+    member : Member or None
+        Its part in a tier that it shares with others.
     """
 
     def __init__(self, spec: ReplicaSpec) -> None:
         check_config(spec.config)
         self.spec = spec
+        self.member: Member | None = None
         self.engine: Engine | None = None
         self.driver: Driver | None = None
         self.feed: Feed | None = None
@@ -189,6 +197,8 @@ class Replica:
     def start(self, workload: Workload, share: Share, feed: Feed, at_s: float) -> None:
         """Begin a life with an empty cache."""
         engine = self._kind()(workload, self.spec.config, self.spec.step_time, None, share)
+        if self.member is not None:
+            self.member.let_in(engine)
         self.engine = self.driver = feed.driver = engine
         self.feed, self.ended = feed, feed.ended
         self.up_s.append((at_s, math.inf))
@@ -198,7 +208,7 @@ class Replica:
         if spec.engine is not None:
             return spec.engine
         if spec.ranks > 1 and spec.in_step:
-            return RankCore
+            return rank_kind(spec.config)
         is_plain = spec.fidelity == "reference" or needs_plain(spec.config)
         return Plain if is_plain else core_kind(spec.config)
 
@@ -216,6 +226,8 @@ class Replica:
 
     def fail(self, at_s: float) -> list[int]:
         """End a life before the run ends; the requests that it still had."""
+        if self.member is not None and isinstance(self.engine, Plain | TieredCore) and self.engine.tiers is not None:
+            self.engine.tiers.abandon(at_s)
         self.end(at_s)
         totals, timeline = self.lives[-1]
         self.lives[-1] = totals, _cut(timeline, at_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,13 +12,17 @@ from numpy.typing import NDArray
 from kvsim.cache.tiers.config import TierTotals
 from kvsim.cluster.disagg_links import Sent
 from kvsim.cluster.fleet import Fleet
+from kvsim.cluster.limits import LimitedRun
 from kvsim.cluster.replica import Replica
 from kvsim.cluster.routers.registry import RouterSpec
-from kvsim.cluster.spec import ClusterSpec
+from kvsim.cluster.shared import end_steps
+from kvsim.cluster.spec import Autoscale, ClusterSpec
 from kvsim.engine.step_log import merged_steps
 from kvsim.engine.types import EngineRun, RunRecords, RunTotals, Timeline
 
 Ints = NDArray[np.int64]
+Spans = tuple[tuple[float, float], ...]
+"""Times [s] from when to when something was so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,8 @@ class SplitRun:
         Prompt tokens of these requests that the decode side had already.
     wait_s : float array [num_handed_over]
         From the end of each prefill to the arrival of its KV [s], time without room on the decode side included.
+    num_checkpoints : int
+        Checkpoints that were transferred besides the states to go on from.
     """
 
     num_prefill: int
@@ -75,6 +82,7 @@ class SplitRun:
     num_blocks: int
     local_tokens: int
     wait_s: NDArray[np.float64]
+    num_checkpoints: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,12 @@ class ClusterRun:
         starts them at once and knows the load at every moment. Equal to all replicas without autoscaling.
     split : SplitRun or None
         What prefill and decode replicas did, where they are apart.
+    paid_s : tuple of Spans
+        When each replica (with all its ranks) was up or starting [s]; inf ends with the run.
+    autoscale : Autoscale or None
+        What decided that.
+    limited : LimitedRun or None
+        What the limits before the router did, where there are any.
     """
 
     run: EngineRun
@@ -106,6 +120,18 @@ class ClusterRun:
     mean_replicas: float
     least_replicas: float
     split: SplitRun | None = None
+    paid_s: tuple[Spans, ...] = ()
+    autoscale: Autoscale | None = None
+    limited: LimitedRun | None = None
+
+    def needed(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """From when on [s] a perfect autoscaler runs how many replicas; empty without one."""
+        rule, timeline = self.autoscale, self.run.timeline
+        if rule is None:
+            return np.zeros(0), np.zeros(0)
+        in_flight = np.concatenate([[0], timeline.running + timeline.waiting])
+        wanted = np.clip(np.ceil(in_flight / rule.target_in_flight), rule.min_replicas, len(self.paid_s))
+        return np.concatenate([[0.0], timeline.time_s]), wanted
 
     def part(self, r: int) -> EngineRun:
         """The run of one replica, with the records of the requests that it served last."""
@@ -123,9 +149,12 @@ def rows_of(records: RunRecords, rows: Ints) -> RunRecords:
     return RunRecords(**columns)
 
 
-def result_of(fleet: Fleet, spec: ClusterSpec, counters: Mapping[str, int]) -> ClusterRun:
-    """End all lives and sum up."""
-    replicas = tuple(_replica_run(replica) for replica in fleet.replicas)
+def result_of(fleet: Fleet, spec: ClusterSpec, counters: Mapping[str, int],
+              paid_s: tuple[Spans, ...] | None = None) -> ClusterRun:
+    """End all lives and sum up; `paid_s` where not all replicas are up all the time."""
+    end_steps([replica.driver for replica in fleet.replicas])
+    last_s = max([fleet.now_s, *(r.engine.now_s for r in fleet.replicas if r.engine is not None)])
+    replicas = tuple(_replica_run(replica, last_s) for replica in fleet.replicas)
     records = fleet.columns.records(fleet.source.arrival_s)
     totals = merged_totals([r.totals for r in replicas])
     trie = fleet.trie(fleet.replicas[0].spec.config.block_tokens)
@@ -134,30 +163,41 @@ def result_of(fleet: Fleet, spec: ClusterSpec, counters: Mapping[str, int]) -> C
     end_s = max(totals.makespan_s, fleet.now_s)
     totals = replace(totals, counters={**totals.counters, **extra}, makespan_s=end_s)
     timeline = merged_timeline([r.timeline for r in replicas])
-    mean, least = _replicas_used(fleet, spec, timeline, end_s)
-    return ClusterRun(EngineRun(records, totals, timeline), replicas, np.array(fleet.replica_of, np.int64),
-                      spec.router, mean, least)
+    done = ClusterRun(EngineRun(records, totals, timeline), replicas, np.array(fleet.replica_of, np.int64),
+                      spec.router, float(len(spec.replicas)), float(len(spec.replicas)),
+                      paid_s=paid_s or (((0.0, math.inf),),) * len(spec.replicas), autoscale=spec.autoscale)
+    return done if spec.autoscale is None or end_s <= 0 else _with_mean_replicas(done, end_s)
 
 
-def _replicas_used(fleet: Fleet, spec: ClusterSpec, timeline: Timeline, end_s: float) -> tuple[float, float]:
-    """Mean replicas that were up or starting, and those of a perfect autoscaler."""
-    rule, count = spec.autoscale, float(len(spec.replicas))
-    if rule is None or end_s <= 0:
-        return count, count
-    lives = [life for group in fleet.groups for life in fleet.replicas[group[0]].up_s]
-    paid_s = sum([min(stop_s, end_s) - begin_s + (rule.startup_s if begin_s else 0.0) for begin_s, stop_s in lives])
-    in_flight = np.concatenate([[0], timeline.running + timeline.waiting])
-    wanted = np.clip(np.ceil(in_flight / rule.target_in_flight), rule.min_replicas, count)
-    length = np.diff(np.concatenate([[0.0], np.minimum(timeline.time_s, end_s), [end_s]]))
-    return paid_s / end_s, float((wanted * length).sum() / end_s)
+def _with_mean_replicas(done: ClusterRun, end_s: float) -> ClusterRun:
+    """With the mean replicas that were up or starting, and those of a perfect autoscaler."""
+    paid_s = sum([min(stop_s, end_s) - begin_s for spans in done.paid_s for begin_s, stop_s in spans
+                  if begin_s < end_s])
+    since_s, wanted = done.needed()
+    length = np.diff(np.append(np.minimum(since_s, end_s), end_s))
+    return replace(done, mean_replicas=paid_s / end_s, least_replicas=float((wanted * length).sum() / end_s))
 
 
-def _replica_run(replica: Replica) -> ReplicaRun:
-    end_s = replica.engine.now_s if replica.engine is not None else 0.0
+def _replica_run(replica: Replica, end_s: float) -> ReplicaRun:
+    """End a replica's life with the run; one that came up after all was over was never up."""
+    is_up = replica.is_up
     replica.end(end_s)
     totals = merged_totals([totals for totals, _ in replica.lives])
+    if replica.lives:
+        last = replica.lives[-1][0].tiers
+        totals = replace(totals, tiers=tuple(replace(
+            tier, num_blocks=now.num_blocks, blocks_resident=_resident(replica, i, now, is_up))
+            for i, (tier, now) in enumerate(zip(totals.tiers, last, strict=True))))
     return ReplicaRun(replica.spec.kind, totals, _joined([timeline for _, timeline in replica.lives]),
-                      tuple(replica.up_s))
+                      tuple((begin_s, stop_s) for begin_s, stop_s in replica.up_s if begin_s < stop_s))
+
+
+def _resident(replica: Replica, tier: int, last: TierTotals, is_up: bool) -> int:
+    """Blocks of a replica's tier that can be found at the end: its own are lost with it, its part of a pool is not."""
+    member = replica.member
+    if member is not None and tier == len(replica.lives[-1][0].tiers) - 1:
+        return member.tier.resident_of(member.index)
+    return last.blocks_resident if is_up else 0
 
 
 def merged_totals(parts: Sequence[RunTotals]) -> RunTotals:
@@ -177,12 +217,15 @@ def merged_totals(parts: Sequence[RunTotals]) -> RunTotals:
 
 
 def _merged_tiers(parts: Sequence[tuple[TierTotals, ...]]) -> tuple[TierTotals, ...]:
-    """Tiers of equal rank summed up."""
-    found: list[TierTotals] = []
-    for same in zip(*parts, strict=True):
-        names = [n for n in TierTotals.__dataclass_fields__ if n != "kind"]
-        found.append(TierTotals(same[0].kind, **{n: sum(getattr(t, n) for t in same) for n in names}))
-    return tuple(found)
+    """Tiers of one kind summed up: the nearest of each replica, then the next one of that kind."""
+    found: dict[tuple[str, int], list[TierTotals]] = {}
+    for part in parts:
+        kinds = [tier.kind for tier in part]
+        for i, tier in enumerate(part):
+            found.setdefault((tier.kind, kinds[:i].count(tier.kind)), []).append(tier)
+    names = [n for n in TierTotals.__dataclass_fields__ if n != "kind"]
+    return tuple(TierTotals(same[0].kind, **{n: sum(getattr(t, n) for t in same) for n in names})
+                 for same in found.values())
 
 
 COUNTS = ("running", "waiting", "used_blocks", "cached_blocks")

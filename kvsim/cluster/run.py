@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 
 import simpy
 
 from kvsim.cluster.fleet import Fleet
-from kvsim.cluster.result import ClusterRun, result_of
+from kvsim.cluster.limits import Limits
+from kvsim.cluster.result import ClusterRun, Spans, result_of
 from kvsim.cluster.routers.registry import make_router
 from kvsim.cluster.spec import Autoscale, ClusterSpec, Failure, check_failures
 from kvsim.engine.reference import check_times, refusal_of
@@ -105,6 +107,8 @@ class Cluster:
         self.most_tokens = [most_tokens(replica.spec.config) for replica in self.fleet.replicas]
         self.least_most_tokens = min(self.most_tokens)
         self.homeless: list[int] = []
+        self.limits = Limits(spec.limits, workload) if spec.limits else None
+        self.scaler = Scaler(self, spec.autoscale, spec.startups_s) if spec.autoscale is not None else None
         self.num_events = self.num_retries = 0
         self._num_requests = len(workload.requests)
 
@@ -113,8 +117,8 @@ class Cluster:
         for failure in self.spec.failures:
             self._plan_next_failure(failure.replica, -math.inf)
             self.env.process(self._fail(failure))
-        if self.spec.autoscale is not None:
-            self.env.process(Scaler(self, self.spec.autoscale).work())
+        if self.scaler is not None:
+            self.env.process(self.scaler.work())
         self.env.run(self.env.process(self._dispatch()))
         return self._result()
 
@@ -126,7 +130,15 @@ class Cluster:
                                   f"{self.workload.requests.name(left[0])} first")
         counters = {"simpy_events": self.num_events, "replica_calls": fleet.num_calls, "retries": self.num_retries,
                     "homeless_requests": len(self.homeless)}
-        found = result_of(fleet, self.spec, counters)
+        limited = self.limits.result() if self.limits is not None else None
+        if limited is not None:
+            if limited.num_waiting and math.isinf(fleet.source.until_s) and not self.homeless:
+                raise SimulationError(f"{limited.num_waiting} requests wait before the router although nothing is left")
+            num_rejected = int(limited.rejected.sum())
+            counters |= {"rejected_requests": num_rejected,
+                         "refused_requests": len(fleet.columns.refusals) - num_rejected}
+        found = replace(result_of(fleet, self.spec, counters, self.scaler.paid() if self.scaler else None),
+                        limited=limited)
         check_times(found.run.records)
         if not left and not self.num_retries:
             check_tokens(found)
@@ -143,19 +155,39 @@ class Cluster:
             if next_s < bound_s:
                 self._take(next_s)
                 continue
-            if fleet.is_done() and not self.homeless:
+            if fleet.is_done(bound_s) and not self.homeless:
                 return
             self.num_events += 1
             yield env.timeout(max(next_s - env.now, 0.0))
 
     def _take(self, now_s: float) -> None:
         """Requests come; refused ones may bring further ones at once."""
-        source = self.fleet.source
+        source, comes = self.fleet.source, self._route if self.limits is None else self._come
         num_refused = -1
         while num_refused < len(self.fleet.columns.refusals):
             num_refused = len(self.fleet.columns.refusals)
+            if self.limits is not None:
+                self._let_in(now_s)
             for row in source.pop_until(now_s):
-                self._route(row, now_s)
+                comes(row, now_s)
+        if self.limits is not None:
+            self._let_in(now_s)
+
+    def _come(self, row: int, now_s: float) -> None:
+        """A request comes to the limits before the router."""
+        assert self.limits is not None
+        answer = self.limits.comes(row, now_s)
+        if answer == "in":
+            self._route(row, now_s)
+        elif answer == "rejected":
+            self._refuse(row, self.limits.rejected[row], now_s)
+
+    def _let_in(self, now_s: float) -> None:
+        """Requests that have waited before the router go on, if they may; when to look again."""
+        assert self.limits is not None
+        for row in self.limits.let_in(now_s):
+            self._route(row, now_s)
+        self.fleet.outside_s = self.limits.next_s()
 
     def _route(self, row: int, now_s: float) -> None:
         able: Sequence[int] = self.able
@@ -165,7 +197,8 @@ class Cluster:
         tokens = self.fleet.prompt_tokens[row] + self.fleet.output_tokens[row]
         if tokens > self.least_most_tokens:
             if tokens > max(self.most_tokens):
-                self._refuse(row, refusal_of(self.fleet.replicas[self.able[0]].spec.config, tokens), now_s)
+                largest = self.most_tokens.index(max(self.most_tokens))
+                self._refuse(row, refusal_of(self.fleet.replicas[largest].spec.config, tokens), now_s)
                 return
             able = [r for r in able if tokens <= self.most_tokens[r]]
             if not able:
@@ -180,11 +213,16 @@ class Cluster:
     def _refuse(self, row: int, reason: str, now_s: float) -> None:
         columns = self.fleet.columns
         columns.status[row], columns.refusals[row] = REFUSED, reason
+        if self.limits is not None:
+            self.limits.ends(row)
         self.fleet.source.finish(row, now_s)
 
     def _ended(self, row: int, r: int, now_s: float) -> None:
         self.view.note(r, -1, now_s)
         self.router.ended(row, r, now_s)
+        if self.limits is not None:
+            self.limits.ends(row)
+            self._let_in(now_s)
         left = self.fleet.source.num_left
         if self.progress and left % max(self._num_requests // 100, 1) == 0:
             self.progress(1.0 - left / self._num_requests)
@@ -236,10 +274,15 @@ class Scaler:
         Whose replicas they are.
     rule : Autoscale
         When to do what.
+    startups_s : sequence of float
+        How long each replica takes to start [s], where they differ; else as the rule says.
     """
 
-    def __init__(self, cluster: Cluster, rule: Autoscale) -> None:
-        self.cluster, self.rule = cluster, rule
+    def __init__(self, cluster: Cluster, rule: Autoscale, startups_s: Sequence[float] = ()) -> None:
+        self.cluster, self.rule, self._startups_s = cluster, rule, startups_s
+        self._paid_s: list[list[tuple[float, float]]] = [[] for _ in cluster.fleet.groups]
+        for group in range(rule.min_replicas):
+            self._paid_s[group].append((0.0, math.inf))
         self.serving = [*range(rule.min_replicas)]
         self.starting: list[int] = []
         self.draining: list[int] = []
@@ -281,13 +324,14 @@ class Scaler:
         used = {*self.serving, *self.starting}
         group = next(g for g in range(len(self.cluster.fleet.groups)) if g not in used)
         self.starting.append(group)
+        self._paid_s[group].append((now_s, math.inf))
         self.cluster.env.process(self._start(group))
 
     def _start(self, group: int) -> Events:
         """Load weights, compile, capture graphs; then take requests."""
         env = self.cluster.env
         self.cluster.num_events += 1
-        yield env.timeout(self.rule.startup_s)
+        yield env.timeout(self._startups_s[group] if self._startups_s else self.rule.startup_s)
         self.cluster.fleet.start(group, env.now)
         self.starting.remove(group)
         self.serving.append(group)
@@ -298,6 +342,11 @@ class Scaler:
         for group in [g for g in self.draining if not self.cluster.fleet.num_open(g)]:
             self.draining.remove(group)
             self.cluster.close(group, now_s)
+            self._paid_s[group][-1] = (self._paid_s[group][-1][0], now_s)
+
+    def paid(self) -> tuple[Spans, ...]:
+        """When each replica was up or starting, and so is paid for."""
+        return tuple(tuple(spans) for spans in self._paid_s)
 
     def _open(self, now_s: float) -> None:
         groups = self.cluster.fleet.groups

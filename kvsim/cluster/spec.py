@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from kvsim.cluster.limits import Limit
 from kvsim.cluster.replica import ReplicaSpec
 from kvsim.cluster.routers.registry import RouterSpec
 from kvsim.errors import Problem, ScenarioError
@@ -54,7 +55,10 @@ class Autoscale:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """Replicas, the router before them, what fails, how many are up, and the seed of the router's dice."""
+    """Replicas, the router before them, what fails, how many are up, what is let in, and the seed of the router's dice.
+
+    ``startups_s`` says how long each replica takes to start [s], where they differ; else the autoscaler does.
+    """
 
     replicas: tuple[ReplicaSpec, ...]
     router: RouterSpec = field(default_factory=RouterSpec)
@@ -62,6 +66,8 @@ class ClusterSpec:
     autoscale: Autoscale | None = None
     seed: int = 0
     where: str = field(default="cluster", compare=False)
+    limits: tuple[Limit, ...] = ()
+    startups_s: tuple[float, ...] = ()
 
 
 def check_failures(spec: ClusterSpec) -> None:

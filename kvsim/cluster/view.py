@@ -40,6 +40,8 @@ class View:
         Requests that each replica had (waiting or running) when the snapshot was taken.
     session, prompt_tokens : list of int
         Of every request.
+    block_tokens : int
+        Block size [tokens] that a router reckons in: the smallest of all replicas.
 
     Notes
     -----
@@ -52,6 +54,7 @@ class View:
         self.load = [0] * len(fleet.replicas)
         self.session: list[int] = fleet.workload.requests.session.tolist()
         self.prompt_tokens = fleet.prompt_tokens
+        self.block_tokens = min([replica.spec.config.block_tokens for replica in fleet.replicas])
         self._log: deque[tuple[float, int, int]] = deque()
         self._rows = [0] * len(fleet.replicas)
 
@@ -103,13 +106,8 @@ class View:
         return upper * block, lower * block
 
     def trie(self) -> ContentTrie:
-        """Content in blocks of the first replica's size, which a router reckons in."""
+        """Content in blocks of the size that a router reckons in."""
         return self.fleet.trie(self.block_tokens)
-
-    @property
-    def block_tokens(self) -> int:
-        """Block size [tokens] of the first replica."""
-        return self.fleet.replicas[0].spec.config.block_tokens
 
     def private(self) -> bytearray:
         """For every request, 1 if no other one shares a block with it."""

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from kvsim.errors import Problem, ScenarioError
+from kvsim.units import human_int
 
 
 def in_a_folder(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
@@ -24,9 +25,25 @@ json_option = click.option("--json", "json_file", type=click.Path(dir_okay=False
                            callback=in_a_folder, help="Also write the result to this file as JSON.")
 
 
+workers_option = click.option("--workers", type=click.IntRange(min=1),
+                              help="Processes that simulate at the same time; all cores by default.")
+
+
+def workers_of(given: object) -> int:
+    """Processes asked for with `workers_option`, else one for each core that this process may use."""
+    from kvsim.batch.executors import usable_cores
+
+    return given if isinstance(given, int) else usable_cores()
+
+
 def show(text: str, json_file: Path | None, data: Any) -> None:
     """Print a result and, if asked, write it as JSON."""
     click.echo(text)
+    write_json(json_file, data)
+
+
+def write_json(json_file: Path | None, data: Any) -> None:
+    """Write a result as JSON, if asked."""
     if json_file is not None:
         write(json_file, json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n", "--json")
 
@@ -39,15 +56,35 @@ def write(path: Path, text: str, flag: str) -> None:
         raise ScenarioError("cannot write", [Problem(flag, "", f"{path}: {err.strerror}", "a writable file")]) from None
 
 
-def score(what: str, exact: Sequence[bool]) -> None:
-    """Print the last line of a check and leave: 0 when all are exact, else 1."""
+def score(what: str, differences: Sequence[tuple[str, str]], json_file: Path | None) -> None:
+    """Print the last line of a check, of (case, what differs) pairs, and leave: 0 if all are exact, else or if none 1.
+
+    The JSON is ``{"cases": [{"name", "exact", "difference"}], "exact", "total"}``.
+    """
+    cases = [{"name": name, "exact": not found, "difference": found or None} for name, found in differences]
+    exact = [not found for _, found in differences]
+    write_json(json_file, {"cases": cases, "exact": sum(exact), "total": len(exact)})
     click.echo(f"{what}: {sum(exact)}/{len(exact)} exact")
-    sys.exit(0 if all(exact) else 1)
+    sys.exit(0 if exact and all(exact) else 1)
 
 
 def words(_ctx: click.Context, _param: click.Parameter, given: str | None) -> tuple[str, ...]:
     """A comma-separated option as a tuple; nothing given is an empty one."""
     return tuple(w for w in (given or "").split(",") if w)
+
+
+class TokenCount(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]  # generic since click 8.2 only
+    """A whole number of tokens, at least 1; 32k is 32,000 and 32K 32,768, as vLLM reads them."""
+
+    name = "tokens"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number; a message where it is none."""
+        found = value if isinstance(value, int) else human_int(value)
+        if found is None or found < 1:
+            accepted = "a number of tokens from 1, e.g. 8000, 32k (32,000) or 32K (32,768)"
+            self.fail(f"{value!r} is not {accepted}.", param, ctx)
+        return found
 
 
 def progress() -> Callable[[str, float], None] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kvsim.commands.common import in_a_folder, json_option, progress, show, words, write
+from kvsim.commands.common import in_a_folder, json_option, progress, show, words, workers_of, workers_option, write
 from kvsim.errors import KvsimError, Problem
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -42,7 +42,7 @@ def an_html_file(ctx: click.Context, param: click.Parameter, path: Path | None) 
 @click.option("--prices", callback=words, metavar="NAME,NAME,...",
               help="Price profiles; the scenario's own and the newest of the other kind (owned, rented) by default.")
 @click.option("--replications", type=click.IntRange(min=1), default=1, show_default=True, help="Seeds a point.")
-@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Processes.")
+@workers_option
 @click.option("--chart", type=FILE, callback=an_html_file,
               help="Write a page with the table and its charts (needs the dashboard extra).")
 @click.option("--csv", "csv_file", type=FILE, callback=in_a_folder, help="Write the table as CSV.")
@@ -57,11 +57,10 @@ def cost(scenario: str, overrides: tuple[str, ...], sessions: tuple[int, ...], p
     from kvsim.planning.price_text import price_csv, price_text
     from kvsim.scenario import load_scenario
 
-    workers, chart, csv_file, json_file = (rest[n] for n in ("workers", "chart", "csv_file", "json_file"))
-    assert isinstance(workers, int)
+    chart, csv_file, json_file = (rest[n] for n in ("chart", "csv_file", "json_file"))
     assert json_file is None or isinstance(json_file, Path)
-    table = price_table(load_scenario(scenario, overrides), PriceOptions(sessions, prices, replications, workers,
-                                                                         progress()))
+    table = price_table(load_scenario(scenario, overrides), PriceOptions(sessions, prices, replications,
+                                                                         workers_of(rest["workers"]), progress()))
     show(price_text(table), json_file, table.to_dict())
     if isinstance(csv_file, Path):
         write(csv_file, price_csv(table), "--csv")

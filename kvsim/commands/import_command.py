@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from kvsim.commands.common import in_a_folder, json_option, show, write
-from kvsim.errors import Problem, ScenarioError
+from kvsim.errors import Problem, ScenarioError, nearest
 
 MAX_BYTES = 1_000_000
 """A file larger than this is no launch command."""
@@ -40,11 +40,23 @@ def import_command(command: tuple[str, ...], output: Path | None, json_file: Pat
     if recipe is not None:
         text, where, gpu = recipe.command, recipe.name, gpu or recipe.gpu
         asked["engine_profile"] = asked["engine_profile"] or recipe.engine_profile
+    elif where == "command" and len(text.split()) == 1:
+        _refuse_word(text.strip())
     found = read(text, ImportOptions(gpu=gpu, **asked), where=where)  # pyright: ignore[reportArgumentType]
     click.echo(found.text(), err=True)
     if output is not None:
         write(output, found.yaml(), "--output")
     show(found.yaml().rstrip() if output is None else f"wrote {output}", json_file, found.to_dict())
+
+
+def _refuse_word(word: str) -> None:
+    """Say that one word is neither a file nor a recipe, and so no command."""
+    from kvsim.interop.recipes import recipe_paths
+    from kvsim.interop.shell import LOOKED_FOR
+
+    names = list(recipe_paths())
+    accepted = f"a file that exists, a recipe ({', '.join(names)}), or {LOOKED_FOR}"
+    raise ScenarioError("no such file or recipe", [Problem("command", "", repr(word), accepted, nearest(word, names))])
 
 
 def _text_of(command: tuple[str, ...]) -> tuple[str, str]:

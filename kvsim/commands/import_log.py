@@ -21,13 +21,16 @@ from kvsim.commands.common import in_a_folder, json_option, show, write
 @json_option
 def import_log(log: Path, scenario: str | None, overrides: tuple[str, ...], output: Path | None, json_file: Path | None,
                **asked: str | None) -> None:
-    """Read a start-up LOG of vLLM or SGLang, or metrics: set the pool, say why it differs from the prediction."""
+    """Read a start-up LOG of vLLM or SGLang, or metrics: set the pool, say why it differs from the prediction.
+
+    LOG is a file, plain or gzip, or - for standard input.
+    """
     from kvsim.interop.checking import check_log
     from kvsim.interop.importing import ImportOptions
     from kvsim.interop.logs import read_log
     from kvsim.scenario import load_scenario
 
-    found = read_log(log)
+    found = read_log(Path("/dev/stdin") if str(log) == "-" else log)
     base = load_scenario(scenario, overrides) if scenario is not None else None
     check = check_log(found, base, ImportOptions(overrides=overrides, **asked))
     text = check.text()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kvsim.commands.common import json_option, progress, show
+from kvsim.commands.common import json_option, progress, show, workers_of, workers_option
 
 
 @click.command()
@@ -16,9 +16,14 @@ from kvsim.commands.common import json_option, progress, show
 @click.option("--max-price", type=click.FloatRange(min=0, min_open=True), help="Budget in $ per hour.")
 @click.option("--fleet", type=click.IntRange(min=1), metavar="N",
               help="Replicas of the scenario that run today: show what each single change would bring.")
-@click.option("--quick", is_flag=True, help="Leave out the next best dollar and the interval of the cheapest.")
+@click.option("--survive", type=click.IntRange(min=1), metavar="N",
+              help="Simulate the loss of N nodes at the peak: the smallest fleet that survives it.")
+@click.option("--day", type=click.FloatRange(min=1, max=10, min_open=True), metavar="RATIO",
+              help="Simulate a day whose peak is so many times its mean: always up against autoscaled.")
+@click.option("--quick", is_flag=True, help="Leave out the next best dollar, the interval of the cheapest, and what "
+                                            "the scenario asks about loss and day.")
 @click.option("--all", "exhaustive", is_flag=True, help="Solve every configuration, also those that cost more.")
-@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Processes.")
+@workers_option
 @json_option
 def plan(scenario: str, overrides: tuple[str, ...], seats: int | None, max_price: float | None, fleet: int | None,
          **rest: object) -> None:
@@ -33,8 +38,7 @@ def plan(scenario: str, overrides: tuple[str, ...], seats: int | None, max_price
     from kvsim.planning.text import plan_text
     from kvsim.scenario import load_scenario
 
-    workers, json_file = rest["workers"], rest["json_file"]
-    assert isinstance(workers, int)
+    workers, json_file = workers_of(rest["workers"]), rest["json_file"]
     assert json_file is None or isinstance(json_file, Path)
     loaded = load_scenario(scenario, overrides)
     if loaded.disaggregation is not None and not (fleet or seats or max_price):
@@ -45,7 +49,15 @@ def plan(scenario: str, overrides: tuple[str, ...], seats: int | None, max_price
             table = balance(loaded, run)
         show(table.text(), json_file, table.to_dict())
         return
-    options = PlanOptions(seats, max_price, workers, bool(rest["exhaustive"]), not rest["quick"], progress())
+    survive, peak_over_mean = rest["survive"], rest["day"]
+    assert survive is None or isinstance(survive, int)
+    assert peak_over_mean is None or isinstance(peak_over_mean, float)
+    options = PlanOptions(seats, max_price, workers, bool(rest["exhaustive"]), not rest["quick"], survive,
+                          peak_over_mean, progress())
+    if rest["quick"] and loaded.plan is not None:
+        unasked = {"survive": survive, "day": peak_over_mean}
+        part = loaded.plan.model_copy(update={name: None for name, asked in unasked.items() if asked is None})
+        loaded = loaded.model_copy(update={"plan": part})
     if fleet is not None:
         changes = next_dollar(loaded, fleet, options)
         show(changes_text(changes, fleet_title(loaded, fleet)), json_file,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvsim.commands.common import in_a_folder, json_option, show, write
+from kvsim.commands.common import in_a_folder, json_option, show, write, write_json
 
 if TYPE_CHECKING:
     from kvsim.profiles.store import Kind
@@ -23,21 +23,22 @@ def profiles() -> None:
 
 @profiles.command("list")
 @click.argument("kind", type=click.Choice(KINDS), required=False)
-def profiles_list(kind: Kind | None) -> None:
-    """Names of all profiles, or of one KIND."""
+@json_option
+def profiles_list(kind: Kind | None, json_file: Path | None) -> None:
+    """Names of all profiles, or of one KIND; in the JSON a list by kind."""
     from kvsim.profiles.store import KINDS as ALL
     from kvsim.profiles.store import default_store
 
     store = default_store()
-    for each in (kind,) if kind else ALL:
-        click.echo(f"{each}: {', '.join(store.names(each))}")
+    found = {each: store.names(each) for each in ((kind,) if kind else ALL)}
+    show("\n".join(f"{each}: {', '.join(names)}" for each, names in found.items()), json_file, found)
 
 
 @profiles.command("show")
 @click.argument("name")
 @click.option("--kind", type=click.Choice(KINDS), help="Needed only if two kinds share the name.")
 @json_option
-def profilesshow(name: str, kind: Kind | None, json_file: Path | None) -> None:
+def profiles_show(name: str, kind: Kind | None, json_file: Path | None) -> None:
     """Every figure of one profile with its unit, kind and source."""
     from kvsim.profiles.show import find_profile, profile_text
 
@@ -47,13 +48,18 @@ def profilesshow(name: str, kind: Kind | None, json_file: Path | None) -> None:
 
 @profiles.command("check")
 @click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
-def profiles_check(paths: tuple[Path, ...]) -> None:
-    """Check files or folders of profiles (all shipped ones by default)."""
+@json_option
+def profiles_check(paths: tuple[Path, ...], json_file: Path | None) -> None:
+    """Check files or folders of profiles (all shipped ones by default).
+
+    Names in the JSON: checked (how many), problems[] (text).
+    """
     from kvsim.profiles.lint import check_paths
 
     count, problems = check_paths(paths)
     for problem in problems:
         click.echo(str(problem))
+    write_json(json_file, {"checked": count, "problems": [str(problem) for problem in problems]})
     click.echo(f"profiles: {count} checked, {len(problems)} problems")
     sys.exit(2 if problems else 0)
 
@@ -62,7 +68,8 @@ def profiles_check(paths: tuple[Path, ...]) -> None:
 @click.argument("measurements", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder,
               help="Write the profile here instead of printing it.")
-def profiles_import_measurements(measurements: Path, output: Path | None) -> None:
+@json_option
+def profiles_import_measurements(measurements: Path, output: Path | None, json_file: Path | None) -> None:
     """Put MEASUREMENTS of 'kvsim calibrate --microbench' into the GPU's profile.
 
     Name the written file as hardware.gpu, or keep it in a folder of KVSIM_PROFILES, where it replaces the shipped one.
@@ -70,10 +77,7 @@ def profiles_import_measurements(measurements: Path, output: Path | None) -> Non
     from kvsim.profiles.measurements import measured_profile, read_measurements
     from kvsim.profiles.store import default_store
 
-    text = measured_profile(read_measurements(measurements), default_store())
-    if output is not None:
-        write(output, text, "--output")
-    click.echo(text if output is None else f"wrote {output}", nl=output is not None)
+    _give(measured_profile(read_measurements(measurements), default_store()), output, json_file)
 
 
 @profiles.command("import")
@@ -81,11 +85,21 @@ def profiles_import_measurements(measurements: Path, output: Path | None) -> Non
 @click.option("--name", help="Name of the new profile; the file's folder name by default.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder,
               help="Write here instead of printing.")
-def profiles_import(config: Path, name: str | None, output: Path | None) -> None:
+@json_option
+def profiles_import(config: Path, name: str | None, output: Path | None, json_file: Path | None) -> None:
     """Turn a Hugging Face CONFIG (config.json) into a model profile."""
     from kvsim.profiles.hf_file import import_file
 
-    text = import_file(config, name)
+    _give(import_file(config, name), output, json_file)
+
+
+def _give(text: str, output: Path | None, json_file: Path | None) -> None:
+    """Print a profile or write it into a file; its fields as JSON too, if asked."""
+    from kvsim.profiles.store import load_text
+
     if output is not None:
         write(output, text, "--output")
     click.echo(text if output is None else f"wrote {output}", nl=output is not None)
+    if json_file is not None:
+        found = load_text(text, "the profile")
+        write_json(json_file, found.model_dump(mode="json", by_alias=True, exclude_none=True))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvsim.commands.common import in_a_folder, progress, write
+from kvsim.commands.common import in_a_folder, json_option, progress, workers_option, write, write_json
 from kvsim.errors import KvsimError, Problem
 
 if TYPE_CHECKING:
@@ -24,18 +24,25 @@ if TYPE_CHECKING:
 @click.option("--uncertainty", "draws", type=click.IntRange(min=0), default=12, show_default=True, metavar="N",
               help="Simulate the best point again with figures drawn N times from their ranges, once per folder; "
                    "0 leaves it out.")
-@click.option("--workers", type=click.IntRange(min=1), help="Simulations at a time; all cores by default.")
-def report(folder: Path, output: Path, draws: int, workers: int | None) -> None:
-    """Turn the results of a sweep in FOLDER into one self-contained page (needs the dashboard extra)."""
+@workers_option
+@json_option
+def report(folder: Path, output: Path, draws: int, workers: int | None, json_file: Path | None) -> None:
+    """Turn the results of a sweep in FOLDER into one self-contained page (needs the dashboard extra).
+
+    Names in the JSON: name, cases[] (the columns of cases.parquet), doubts (null without intervals of figures).
+    """
     if find_spec("plotly") is None:
         raise KvsimError("the page cannot be made", [
             Problem("kvsim report", "plotly", "", "the package's extra: pip install 'kvsim[dashboard]'")])
     from kvsim.batch.folder import Folder
     from kvsim.batch.sweep import open_sweep
     from kvsim.dashboard.sweep_page import sweep_page
+    from kvsim.report.report import plain
 
     held, table = Folder(folder), open_sweep(folder)
-    write(output, sweep_page(table, held.batch(), _doubts(table, held, draws, workers) if draws else None), "--output")
+    doubts = _doubts(table, held, draws, workers) if draws else None
+    write(output, sweep_page(table, held.batch(), doubts), "--output")
+    write_json(json_file, plain({"name": table.name, "cases": list(table), "doubts": doubts}))
     click.echo(f"wrote {output}")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvsim.commands.common import json_option, show
+from kvsim.commands.common import json_option, show, workers_of, workers_option, write_json
 
 if TYPE_CHECKING:
     from kvsim.batch.spec import Batch
@@ -25,8 +26,9 @@ GIB = 2**30
 @click.argument("batch", required=False)
 @click.option("-o", "--output", "out", type=click.Path(file_okay=False, path_type=Path),
               help="Folder of the results; a sweep that was stopped goes on there.")
-@click.option("--executor", type=click.Choice(["process", "inline", "ray"]), default="process", show_default=True)
-@click.option("--workers", type=click.IntRange(min=1), help="Cases at a time; all cores by default.")
+@click.option("--executor", type=click.Choice(["process", "inline", "ray"]), default="process", show_default=True,
+              help="Processes of this machine, this process itself, or a Ray cluster.")
+@workers_option
 @click.option("--address", help="A Ray cluster, e.g. auto; with --executor ray.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), help="Longest run of a case [s].")
 @click.option("--memory", default="4 GiB", show_default=True, help="Most memory of one worker.")
@@ -40,13 +42,15 @@ GIB = 2**30
 def sweep(batch: str | None, out: Path | None, json_file: Path | None, **how: Any) -> None:
     """Run every case of BATCH (a YAML file or a shipped name) that has no result yet.
 
-    Without BATCH, the sweep that --output holds goes on.
+    Without BATCH, the sweep that --output holds goes on. Names in the JSON: name, cases[] (the columns of
+    cases.parquet); of --dry-run name, cases[].case, .digest and .label, missing, estimate_s, workers; of --status name,
+    total, ok, failed, missing, peak_bytes.
     """
     chosen = _batch(batch, out)
     if how["dry_run"]:
-        _dry_run(chosen, out, how["workers"])
+        _dry_run(chosen, out, how["workers"], json_file)
     elif how["ask_status"]:
-        _status(chosen, out)
+        _status(chosen, out, json_file)
     else:
         if out is None:
             raise click.UsageError("name a folder for the results: --output DIR (or --dry-run)")
@@ -64,32 +68,35 @@ def _batch(batch: str | None, out: Path | None) -> Batch:
     return Folder(out).batch()
 
 
-def _dry_run(batch: Batch, out: Path | None, workers: int | None) -> None:
+def _dry_run(batch: Batch, out: Path | None, workers: int | None, json_file: Path | None) -> None:
     from kvsim.batch.cases import expand
-    from kvsim.batch.executors import usable_cores
     from kvsim.batch.folder import Folder
     from kvsim.batch.sweep import SweepOptions, estimate_s, known_outcomes
 
     cases = expand(batch)
     found = known_outcomes(cases, Folder(out) if out else None, SweepOptions())
-    workers = workers or usable_cores()
-    click.echo(f"{batch.name}: {len(cases)} cases, {sum(c.digest not in found for c in cases)} to run")
+    workers = workers_of(workers)
+    missing = sum(c.digest not in found for c in cases)
+    click.echo(f"{batch.name}: {len(cases)} cases, {missing} to run")
     for case in cases[:SHOWN_CASES]:
         click.echo(f"  {case.number}  {case.digest}  {case.label}")
     if len(cases) > SHOWN_CASES:
         click.echo(f"  and {len(cases) - SHOWN_CASES} more")
     seconds = estimate_s(cases, found, workers)
     click.echo(f"about {_duration(seconds)} with {workers} {'worker' if workers == 1 else 'workers'}")
+    write_json(json_file, {"name": batch.name, "cases": [{"case": c.number, "digest": c.digest, "label": c.label}
+                                                         for c in cases],
+                           "missing": missing, "estimate_s": seconds, "workers": workers})
 
 
-def _status(batch: Batch, out: Path | None) -> None:
+def _status(batch: Batch, out: Path | None, json_file: Path | None) -> None:
     from kvsim.batch.sweep import status_of
 
     if out is None:
         raise click.UsageError("name the sweep's folder: --output DIR")
     state = status_of(batch, out)
-    click.echo(f"{batch.name}: {state.total} cases, {state.ok} ok, {state.failed} failed, {state.missing} missing; "
-               f"largest worker {state.peak_bytes / GIB:.2f} GiB")
+    show(f"{batch.name}: {state.total} cases, {state.ok} ok, {state.failed} failed, {state.missing} missing; "
+         f"largest worker {state.peak_bytes / GIB:.2f} GiB", json_file, {"name": batch.name, **asdict(state)})
 
 
 def _run(batch: Batch, out: Path, how: dict[str, Any]) -> SweepTable:
@@ -130,15 +137,25 @@ def _bar(name: str) -> Callable[[SweepProgress], None] | None:
 
 
 def _finish(table: SweepTable, out: Path, json_file: Path | None) -> None:
-    failed = table.failed
-    ran = f"{len(table)} cases: {table.computed} computed, {len(set(table['digest'])) - table.computed} there already"
-    lines = [f"{table.name}: {ran}, {len(failed)} failed", f"wrote {out / 'cases.parquet'}"]
-    lines += [f"failed: case {row['case']} ({row['label']}): {row['error.kind']}: "
-              f"{row['error.message'].splitlines()[0]}" for row in failed[:SHOWN_FAILURES]]
+    from kvsim.batch.points import points_text
+
+    failed, points = table.failed, points_text(table)
+    there = len(set(table["digest"])) - table.computed - table.refused
+    ran = f"{len(table)} cases: {table.computed} computed, {there} there already"
+    lines = [*([points] if points else []), f"{table.name}: {ran}, {len(failed)} failed",
+             f"wrote {out / 'cases.parquet'}"]
+    lines += [f"failed: case {row['case']} ({row['label']}): {row['error.kind']}: {_reason(row)}"
+              for row in failed[:SHOWN_FAILURES]]
     if len(failed) > SHOWN_FAILURES:
         lines.append(f"and {len(failed) - SHOWN_FAILURES} more, in column error.message of the table")
     show("\n".join(lines), json_file, {"name": table.name, "cases": list(table)})
     sys.exit(1 if failed else 0)
+
+
+def _reason(row: Mapping[str, Any]) -> str:
+    """Why a case failed, in a line: what is wrong with a scenario that is no valid one."""
+    first, *rest = row["error.message"].splitlines()
+    return rest[0].strip() if rest and row["error.kind"] == "input" else first
 
 
 def _duration(seconds: float) -> str:

@@ -43,12 +43,16 @@ def trace_info(paths: tuple[Path, ...], json_file: Path | None, **asked: Any) ->
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder, required=True,
               help="Where the common form is written (Parquet; needs pyarrow).")
 @reading_options
-def trace_convert(paths: tuple[Path, ...], output: Path, **asked: Any) -> None:
-    """Write PATHS, of any format, as one file that is read back at once."""
+@json_option
+def trace_convert(paths: tuple[Path, ...], output: Path, json_file: Path | None, **asked: Any) -> None:
+    """Write PATHS, of any format, as one file that is read back at once.
+
+    Names in the JSON: path, num_rows, num_sessions, num_requests, bad[], skipped, adjusted, formats, notes[].
+    """
     from kvsim.workload.readers.read import convert
 
-    click.echo(str(convert(paths, output, options_of(asked))))
-    click.echo(f"wrote {output}")
+    report = convert(paths, output, options_of(asked))
+    show(f"{report}\nwrote {output}", json_file, report.to_dict())
 
 
 @trace.command("fit")

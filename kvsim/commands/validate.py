@@ -17,23 +17,32 @@ def validate() -> None:
 
 @validate.command("capacity")
 @click.argument("cases", type=click.Path(path_type=Path))
-def validate_capacity(cases: Path) -> None:
-    """Check KV capacities that engines logged (a CSV of CASES)."""
+@json_option
+def validate_capacity(cases: Path, json_file: Path | None) -> None:
+    """Check KV capacities that engines logged (a CSV of CASES).
+
+    Names in the JSON: cases[].name, cases[].exact, cases[].difference (null where exact), exact, total.
+    """
     from kvsim.profiles.store import default_store
     from kvsim.validate.capacity_cases import check_capacity
 
     results = check_capacity(cases, default_store())
     for case in results:
         click.echo(f"{case.id}: {case.difference or 'exact'}")
-    score("capacity cases", [case.exact for case in results])
+    score("capacity cases", [(case.id, case.difference) for case in results], json_file)
 
 
 @validate.command("engine")
 @click.argument("cases", type=click.Path(path_type=Path))
 @click.option("--kinds", callback=words, help="Only these kinds of cases, e.g. chat,hybrid,k3.")
-@click.option("--engine", type=click.Choice(["core", "reference"]), default="core", show_default=True)
-def validate_engine(cases: Path, kinds: tuple[str, ...], engine: str) -> None:
-    """Compare every decision with recorded runs of a real scheduler (a folder of CASES)."""
+@click.option("--engine", type=click.Choice(["core", "reference"]), default="core", show_default=True,
+              help="The fast engine, or the one that spells out its rules.")
+@json_option
+def validate_engine(cases: Path, kinds: tuple[str, ...], engine: str, json_file: Path | None) -> None:
+    """Compare every decision with recorded runs of a real scheduler (a folder of CASES).
+
+    Names in the JSON: cases[].name, cases[].exact, cases[].difference (null where exact), exact, total.
+    """
     from kvsim.simulation import ENGINES
     from kvsim.validate.engine_cases import run_cases
 
@@ -41,7 +50,7 @@ def validate_engine(cases: Path, kinds: tuple[str, ...], engine: str) -> None:
     for case in results:
         if case.difference:
             click.echo(f"{case.name}: {case.difference}")
-    score("engine cases", [not case.difference for case in results])
+    score("engine cases", [(case.name, str(case.difference or "")) for case in results], json_file)
 
 
 @validate.command("gpu-runs")

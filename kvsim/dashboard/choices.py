@@ -41,7 +41,7 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType({
     "gpu_memory_utilization": (0.5, 0.99), "logged_gib": (0.5, 1024.0), "sessions": (1, 128),
     "duration_s": (60, 14_400), "warmup_s": (0, 7_200), "seeds": (1, 11), "dram_gb": (0.0, 100_000.0),
     "ttft_p95_s": (0.0, 3_600.0), "tpot_p95_ms": (0.0, 10_000.0), "replicas": (1, 32),
-    "rate_factor": (0.01, 100.0), "usd_per_gpu_hour": (0.0, 1_000.0),
+    "rate_factor": (0.01, 100.0), "usd_per_gpu_hour": (0.0, 1_000.0), "lost_s": (0, 14_400), "back_s": (0, 14_400),
 })
 """Smallest and largest value of the controls that take any number."""
 
@@ -58,7 +58,8 @@ class Choices:
     uploaded trace in place of the preset ("" for none), ``pace`` how it is played. ``sessions`` is the number of
     live sessions that the verdict is about, ``curve`` the further ones that are simulated. ``seeds`` counts
     replications of each. ``dram`` switches a host DRAM tier of ``dram_gb`` [GB for the whole replica] on; one of 0 GB
-    is none. ``replicas`` counts machines of that kind behind ``router`` (None: the usual one). ``usd_per_gpu_hour``
+    is none. ``replicas`` counts machines of that kind behind ``router`` (None: the usual one); on the page Cluster the
+    first of them stops ``lost_s`` into the measured time and is back at ``back_s`` [s] (0: never). ``usd_per_gpu_hour``
     stands in for the price profile's rent. ``ttft_p95_s`` [s] and ``tpot_p95_ms`` [ms] are the SLO, 0 for no limit.
     None means the engine profile's or the model's own value.
     """
@@ -83,6 +84,8 @@ class Choices:
     dram_gb: float
     replicas: int
     router: str | None
+    lost_s: int
+    back_s: int
     preset: str
     trace: str
     pace: str
@@ -149,8 +152,8 @@ def default_choices(store: ProfileStore) -> Choices:
         max_num_batched_tokens=engine.max_num_batched_tokens, max_num_seqs=engine.max_num_seqs,
         prefix_caching=engine.prefix_caching, pool=LOGGED if logged else PREDICTED, logged_gib=(logged or GIB) / GIB,
         dram=bool(scenario.tiers), dram_gb=offload.capacity / GB,
-        replicas=scenario.replicas, router=scenario.router.kind if scenario.router else None,
-        preset=workload.preset or next(iter(PRESETS)), trace="", pace=CLOSED, rate_factor=1.0,
+        replicas=scenario.num_replicas, router=scenario.router.kind if scenario.router else None, lost_s=0,
+        back_s=0, preset=workload.preset or next(iter(PRESETS)), trace="", pace=CLOSED, rate_factor=1.0,
         sessions=workload.concurrency or 8,
         curve=scenario.study.concurrency if scenario.study else (), duration_s=DURATION_S, warmup_s=WARMUP_S,
         seeds=SEEDS, compute=scenario.prices.compute, usd_per_gpu_hour=None,

@@ -17,7 +17,7 @@ from kvsim.dashboard.colours import TIER_COLOURS
 from kvsim.profiles.store import default_store
 
 ABOUT = "kvsim: KV-cache capacity and LLM serving-cost simulator. Every figure shown is computed from dated profiles."
-PAGES = ("plan", "cost", "compare", "cache", "latency", "sweep", "profiles", "method")
+PAGES = ("plan", "cost", "compare", "cache", "latency", "cluster", "sweep", "profiles", "method")
 """Modules of `kvsim.dashboard.pages`, which are the pages' addresses too; the first one opens."""
 
 

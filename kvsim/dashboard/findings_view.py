@@ -7,7 +7,7 @@ import math
 import streamlit as st
 
 from kvsim.batch.findings import HOURS_PER_MONTH, Findings, usd
-from kvsim.comparison import Interval
+from kvsim.comparison import MeanInterval
 from kvsim.dashboard import show
 
 
@@ -32,7 +32,7 @@ def show_findings(found: Findings) -> None:
                                                               for fact in found.flips)]))
 
 
-def interval_text(month: Interval) -> str:
+def interval_text(month: MeanInterval) -> str:
     """The contribution's interval in words."""
     if math.isnan(month.low):
         return "One seed: the contribution has no interval."

@@ -95,7 +95,7 @@ def show_dollar(scenario: Scenario) -> None:
 
 
 def _start(name: str, scenario: Scenario) -> None:
-    state.jobs().start(name, dollar.work_of(scenario, scenario.replicas))
+    state.jobs().start(name, dollar.work_of(scenario, scenario.num_replicas))
 
 
 def _watch(name: str) -> None:

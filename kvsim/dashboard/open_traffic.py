@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from streamlit.delta_generator import DeltaGenerator
 
-from kvsim.dashboard import results, state
+from kvsim.dashboard import results
 from kvsim.dashboard.choices import Choices
 from kvsim.dashboard.headroom import limits_text
 from kvsim.dashboard.results import CONTRIBUTION, HIT, IDEAL, OUTPUT, RESOURCE_TEXT, TPOT_P95, TTFT_P95
+from kvsim.dashboard.simulate import simulate_case
 from kvsim.dashboard.verdict import capacity_sentence, machine_title, model_title, seconds, trust_sentence, usd
 from kvsim.planning.trials import limits_of
 from kvsim.resolve import Resolved
@@ -41,19 +41,10 @@ def simulate_loads(scenario: Scenario, factors: Sequence[float], progress: Delta
     """
     found: dict[float, Row] = {}
     for k, factor in enumerate(factors):
-        case = at_rate(scenario, factor)
         label = f"Simulating rate {k + 1} of {len(factors)}: {factor:g} times as recorded"
-        if state.reports().find(case) is None:
-            progress.progress(k / len(factors), label)
-        shown = partial(_show, progress, k / len(factors), label)
-        found[factor] = Row(None, (state.reports().report(case, shown),))
-    progress.empty()
+        report = simulate_case(at_rate(scenario, factor), progress, label, k / len(factors))
+        found[factor] = Row(None, (report,))
     return found
-
-
-def _show(progress: DeltaGenerator, share: float, label: str, _done: float) -> None:
-    """Drawing is also where Streamlit stops a run that newer choices have overtaken."""
-    progress.progress(share, label)
 
 
 def at_rate(scenario: Scenario, factor: float) -> Scenario:

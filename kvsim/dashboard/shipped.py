@@ -75,6 +75,8 @@ def _obstacle(scenario: Scenario) -> str:
     kinds = [t.kind for t in scenario.tiers]
     if scenario.workload.preset is None:
         return "its traffic is no preset"
+    if len(scenario.groups) > 1:
+        return "its replicas differ"
     if kinds not in ([], ["dram"]):
         return "its tiers are not one of DRAM"
     if scenario.hardware.num_gpus not in NUM_GPUS:
@@ -94,7 +96,7 @@ def choices_of(scenario: Scenario, store: ProfileStore) -> Choices:
         gpu_memory_utilization=engine.gpu_memory_utilization or default.gpu_memory_utilization,
         prefix_caching=engine.prefix_caching, pool=LOGGED if logged else PREDICTED,
         logged_gib=logged / GIB if logged else default.logged_gib, dram=bool(dram),
-        dram_gb=dram[0].capacity / GB if dram else default.dram_gb, replicas=_within("replicas", scenario.replicas),
+        dram_gb=dram[0].capacity / GB if dram else default.dram_gb, replicas=_within("replicas", scenario.num_replicas),
         router=scenario.router.kind if scenario.router else None, preset=workload.preset or default.preset,
         sessions=_within("sessions", workload.concurrency or default.sessions),
         curve=tuple(n for n in scenario.study.concurrency if n in CURVE_POINTS) if scenario.study else default.curve,

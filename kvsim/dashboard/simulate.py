@@ -49,6 +49,25 @@ def is_known(scenario: Scenario, concurrency: int, seeds: int) -> bool:
     return all(state.reports().find(case) for case in cases)
 
 
+def simulate_case(scenario: Scenario, progress: DeltaGenerator, label: str, share: float = 0.0) -> Report:
+    """One scenario's report, from the cache where it is known, else behind a progress bar at a share of all work.
+
+    Raises
+    ------
+    KvsimError
+        As `kvsim.simulation.simulate`.
+    """
+    def shown(_done: float) -> None:
+        """Drawing is also where Streamlit stops a run that newer choices have overtaken."""
+        progress.progress(share, label)
+
+    if state.reports().find(scenario) is None:
+        shown(0.0)
+    report = state.reports().report(scenario, shown)
+    progress.empty()
+    return report
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
     """A progress bar that is drawn only when something has to be simulated."""

@@ -27,9 +27,10 @@ from kvsim.batch.findings import (
     usd,
     usd_per_seat_month,
 )
+from kvsim.batch.points import cell, columns_of
 from kvsim.batch.spec import Batch
 from kvsim.batch.table import SweepTable, html_table
-from kvsim.comparison import Interval
+from kvsim.comparison import MeanInterval
 from kvsim.report.report import plain
 from kvsim.simulation import package_version
 
@@ -53,17 +54,6 @@ th:first-child, td:first-child { text-align: left }
 .loss { color: #a02000 } small { color: #444 }
 @media print { .later { break-before: page } }
 """
-
-COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("hit rate", HIT, lambda v: f"{v:.1%}"),
-    ("output tokens/s", "throughput.output_tokens_per_s", lambda v: f"{v:,.1f}"),
-    ("TTFT p95 [s]", "latency.ttft_s.p95", lambda v: f"{v:,.2f}"),
-    ("TPOT p50 [ms]", "latency.tpot_s.p50", lambda v: f"{1e3 * v:,.1f}"),
-    ("$/M blended", "cost.usd_per_mtok.blended", lambda v: f"{v:,.3f}"),
-    ("$/h", BILL, lambda v: f"{v:,.2f}"),
-    ("contribution [$/node-hour]", CONTRIBUTION, lambda v: f"{v:,.2f}"),
-)
-
 
 def sweep_page(table: SweepTable, batch: Batch, doubts: Doubts | None = None) -> str:
     """The page of a sweep.
@@ -158,7 +148,7 @@ def _basis_text(best: Group) -> str:
     return escape("; ".join([seeds, *dated, *trust, f"{HOURS_PER_MONTH:.0f} hours a month at this load"]) + ".")
 
 
-def _interval_text(span: Interval, form: Callable[[float], str]) -> str:
+def _interval_text(span: MeanInterval, form: Callable[[float], str]) -> str:
     if math.isnan(span.low):
         return "one seed: no interval of the traffic"
     return f"95 % of the traffic: {form(span.low)} to {form(span.high)}, {span.count} seeds"
@@ -266,13 +256,10 @@ def axes(x: str, y: str, **more: Any) -> dict[str, Any]:
 
 
 def _points_table(groups: Sequence[Group]) -> str:
-    head = ["point", "seeds", *(title for title, _, _ in COLUMNS), "binds"]
-    return html_table(head, [[g.label, str(len(g.rows)), *(_shown(g.mean(column), form) for _, column, form in COLUMNS),
+    columns = columns_of(groups)
+    head = ["point", "seeds", *(title for title, _, _ in columns), "binds"]
+    return html_table(head, [[g.label, str(len(g.rows)), *(cell(g, c) for c in columns),
                               str(g.rows[0].get("limits.binding", "-"))] for g in groups])
-
-
-def _shown(value: float, form: Callable[[float], str]) -> str:
-    return "-" if math.isnan(value) else form(value)
 
 
 def _failures(table: SweepTable) -> str:

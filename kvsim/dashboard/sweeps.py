@@ -15,12 +15,13 @@ import plotly.graph_objects as go
 from kvsim.batch.executors import usable_cores
 from kvsim.batch.findings import Findings, Group, groups_of
 from kvsim.batch.folder import MANIFEST
+from kvsim.batch.points import cell, columns_of
 from kvsim.batch.spec import Batch, load_batch
 from kvsim.batch.sweep import SweepOptions, SweepProgress, sweep
 from kvsim.batch.table import SweepTable
 from kvsim.dashboard.choices import OFFLOAD, Choices, scenario_of
 from kvsim.dashboard.jobs import Job, Work
-from kvsim.dashboard.sweep_page import COLUMNS, sweep_figures
+from kvsim.dashboard.sweep_page import sweep_figures
 from kvsim.errors import Problem, ScenarioError
 from kvsim.profiles.yamlio import parse_yaml
 from kvsim.scenario import load_scenario, shipped_scenarios
@@ -157,8 +158,8 @@ def duration(seconds: float) -> str:
 
 def point_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """Points of a sweep as rows of a table, means over their seeds."""
-    return [{"Point": g.label, "Seeds": len(g.rows),
-             **{title: form(v) if not math.isnan(v := g.mean(column)) else "–" for title, column, form in COLUMNS},
+    columns = columns_of(groups)
+    return [{"Point": g.label, "Seeds": len(g.rows), **{c[0]: cell(g, c, "–") for c in columns},
              "Binds": str(g.rows[0].get("limits.binding", "–"))} for g in groups]
 
 

@@ -52,7 +52,7 @@ def machine_title(resolved: Resolved) -> str:
     """GPUs for people, e.g. "8 x B300", "2 replicas of 8 x B300"."""
     gpu = resolved.gpu.name.upper().removesuffix("-SXM").replace("-", " ")
     scenario = resolved.scenario
-    several = f"{scenario.replicas} replicas of " if scenario.replicas > 1 else ""
+    several = f"{scenario.num_replicas} replicas of " if scenario.num_replicas > 1 else ""
     return f"{several}{scenario.hardware.num_gpus} x {gpu}"
 
 
@@ -65,7 +65,7 @@ def capacity_sentence(resolved: Resolved) -> str:
     else:
         low, high = resolved.budget.kv_bytes_range
         basis = f"as predicted ({pool} per GPU; between {gib(low)} and {gib(high)} with the assumed figures' ranges)"
-    each = " in each replica" if resolved.scenario.replicas > 1 else ""
+    each = " in each replica" if resolved.scenario.num_replicas > 1 else ""
     return (f"**{model_title(resolved.model)} on {machine_title(resolved)}** holds "
             f"**{si(capacity.kv_tokens, 'tokens')} of KV**{each} {basis}{tier_sentence(resolved.scenario)}")
 

@@ -68,7 +68,11 @@ class Clock:
             if len(self._mixed_pieces) >= MEMO_SIZE:
                 self._mixed_pieces.clear()
             pieces = self._mixed_pieces[key] = self._model.pieces(StepBatch(*key))
-        duration_s = max([a + b * context_tokens for a, b in pieces])
+        duration_s = 0.0
+        for a, b in pieces:
+            piece_s = a + b * context_tokens
+            if piece_s > duration_s:
+                duration_s = piece_s
         self.before_s = self.now_s
         self.now_s += duration_s
         self.busy_s += duration_s

@@ -43,7 +43,19 @@ NEARLY_ONE = 1.0 - 1e-9
 
 
 class Core:
-    """One replica: waiting queue, running sequences, cache and clock."""
+    """One replica: waiting queue, running sequences, cache and clock.
+
+    Attributes are slots because there are so many: objects with more than 30 of them are slower to read and write.
+    """
+
+    __slots__ = ("arrivals", "blocked", "cache", "chunk_steps", "chunks", "clock", "columns", "config", "count",
+                 "decode_tokens", "decoders", "dropped_blocks", "fresh", "full_seqs", "held_s", "hit_tokens",
+                 "is_fcfs", "is_fed", "is_listed", "jumps", "late", "log", "made", "may_refuse", "most_seqs",
+                 "names_decode_states", "need_blocks", "need_room_tokens", "next_order", "num_preemptions",
+                 "output_tokens", "overdue", "paused", "planned_steps", "preempted", "prefill_tokens", "prefills",
+                 "priority", "progress", "prompt_tokens", "queried_tokens", "queue", "refusable", "rehit_tokens",
+                 "requeried_tokens", "requests", "room_tokens", "running", "starved", "sure_s", "timeline", "token_s",
+                 "trie", "waiting", "width", "workload")
 
     def __init__(self, workload: Workload, config: EngineConfig, step_time: StepTimeModel,
                  progress: Progress | None, share: Share | None = None) -> None:
@@ -76,7 +88,7 @@ class Core:
         self.room_tokens: int = 0
         self.next_order: int = 0
         self.preempted = self.blocked = False
-        self.need_blocks: int = 0
+        self.need_blocks, self.need_room_tokens = 0, 1
         self.columns, self.timeline = share.columns, TimelineColumns()
         self.log = StepLog()
         self.made = (0, 0, 0, 0, 0, 0)
@@ -139,22 +151,32 @@ class Core:
     def _take_arrivals(self, now_s: float) -> None:
         """Queue what has arrived by `now_s`, in order of time; a refusal may bring further arrivals."""
         arrivals = self.arrivals
+        if not self.may_refuse:
+            for row in arrivals.pop_until(now_s):
+                self._enqueue(row)
+            return
         at_s = arrivals.next_s()
         while at_s <= now_s:
-            for row in arrivals.pop_until(at_s if self.may_refuse else now_s):
+            for row in arrivals.pop_until(at_s):
                 if row in self.refusable:
                     self._refuse(row)
-                    continue
-                if not self.is_fcfs:
-                    self.blocked, self.need_blocks = False, 0
-                    self.waiting.add(row, self._rank(row))
-                    continue
-                if not self.queue:
-                    self.blocked, self.need_blocks = False, 0
-                self.waiting.add(row, NO_RANK)
-            if not self.may_refuse:
-                return
+                else:
+                    self._enqueue(row)
             at_s = arrivals.next_s()
+
+    def _enqueue(self, row: int) -> None:
+        """A request has come and waits."""
+        if not self.is_fcfs:
+            self._look_again()
+            self.waiting.add(row, self._rank(row))
+            return
+        if not self.queue:
+            self._look_again()
+        self.waiting.add(row, NO_RANK)
+
+    def _look_again(self) -> None:
+        """The head of the queue is another one: what it needs is not known."""
+        self.blocked, self.need_blocks, self.need_room_tokens = False, 0, 1
 
     def _refuse(self, row: int) -> None:
         """A request that can never be served ends as it comes."""
@@ -168,9 +190,10 @@ class Core:
 
     def _may_admit(self) -> bool:
         """Whether the head of the queue is worth a look in the next step."""
-        config = self.config
-        return (not self.blocked and bool(self.queue) and self.need_blocks <= self.cache.pool.num_free
-                and len(self.running) < config.max_num_seqs and self.decoders.num < self.full_seqs)
+        if self.blocked or not self.queue:
+            return False
+        return (self.need_blocks <= self.cache.pool.num_free and len(self.running) < self.config.max_num_seqs
+                and self.decoders.num < self.full_seqs)
 
     def _jump(self) -> bool:
         """Make all steps up to the next event in which a sequence ends, may be admitted, or needs a closer look.
@@ -244,9 +267,9 @@ class Core:
     def _arrivals_matter(self) -> bool:
         """Whether a request that arrives now could be admitted in the step after."""
         config = self.config
-        return self._may_refuse_warming() or (
-            len(self.running) < config.max_num_seqs and self.decoders.num < self.full_seqs
-            and (not self.is_fcfs or not self.queue))
+        may_be_admitted = (len(self.running) < config.max_num_seqs and self.decoders.num < self.full_seqs
+                           and (not self.is_fcfs or not self.queue))
+        return may_be_admitted or self._may_refuse_warming()
 
     def _may_refuse_warming(self) -> bool:
         """Whether an arrival may be the end of the warm-up, which sets the end of the run: a refusal ends a request."""
@@ -271,7 +294,8 @@ class Core:
                 cache.drop_states(seq, seq.computed_tokens)
             if begun + cache.chunk_blocks(seq, seq.computed_tokens + tokens) > cache.pool.num_free:
                 break
-            cache.pool.take(begun)
+            if begun:
+                cache.pool.take(begun)
             count.cursor = LAST
             cache.take_chunk(seq, seq.computed_tokens + tokens)
             self.chunks, self.starved = [(seq, tokens)], []
@@ -293,10 +317,10 @@ class Core:
         tokens = min(left, room)
         if self.cache.moving_groups:
             tokens = self._clip(seq, seq.computed_tokens, tokens)
-        if tokens == left or (tokens < room and len(self.running) < self.config.max_num_seqs
-                              and (self.queue or self.arrivals.next_s() <= self.clock.now_s)):
+        if tokens == left:
             return 0
-        return tokens
+        needed = self.need_room_tokens if self.queue else 1 if self.arrivals.next_s() <= self.clock.now_s else LAST
+        return 0 if room - tokens >= needed and len(self.running) < self.config.max_num_seqs else tokens
 
     def _end_step(self) -> None:
         """Let go who has ended with the last step; until then, arrivals during it are not seen."""
@@ -350,7 +374,7 @@ class Core:
         if self.is_listed or self.late or self.room_tokens < 0:
             self._walk_listed(step)
             return
-        need = begun = decoders.count_beginning(step)
+        need = begun = decoders.count_beginning(step) if decoders.num else 0
         for seq in self.prefills:
             need += self.cache.chunk_blocks(seq, self._chunk_end(seq))
         if need > self.cache.pool.num_free:
@@ -457,7 +481,8 @@ class Core:
 
     def _preempt(self, victim: Sequence) -> None:
         """Back to the queue without its blocks; what this step had planned for it is planned no more."""
-        self.preempted, self.blocked, self.need_blocks = True, False, 0
+        self.preempted = True
+        self._look_again()
         self.num_preemptions += 1
         del self.running[victim.order]
         victim.running = False
@@ -481,25 +506,29 @@ class Core:
 
     def _schedule_waiting(self) -> bool:
         """Admit from the head of the queue until something does not fit; nobody overtakes. Whether anybody was."""
-        cache, queue, admitted = self.cache, self.queue, False
-        while (self.room_tokens > 0 and queue and len(self.running) < self.config.max_num_seqs and not self.blocked
-               and self.need_blocks <= cache.pool.num_free):
+        cache, pool, queue, admitted = self.cache, self.cache.pool, self.queue, False
+        while (queue and self.room_tokens >= self.need_room_tokens and not self.blocked
+               and self.need_blocks <= pool.num_free and len(self.running) < self.config.max_num_seqs):
             seq = self._head()
             hit = cache.lookup(seq)
             start = hit[0] * self.config.block_tokens
-            tokens = min(seq.known_tokens - start, self.room_tokens)
+            tokens = seq.known_tokens - start
+            if tokens > self.room_tokens:
+                tokens = self.room_tokens
             if cache.moving_groups:
                 if not cache.is_readable(seq, hit):
                     break
                 tokens = self._clip(seq, start, tokens)
             if not tokens:
-                self.blocked = not self.chunks and not cache.is_contended(seq)
+                if not cache.is_contended(seq):
+                    self.blocked = not self.chunks
+                    self.need_room_tokens = min(self.config.block_tokens, self._prefill_end(seq) - start)
                 break
-            if cache.need_blocks(seq, hit) > cache.pool.num_free:
+            if cache.need_blocks(seq, hit) > pool.num_free:
                 self.need_blocks = 0 if cache.is_contended(seq) else cache.new_blocks(seq, hit)
                 self.blocked = self.need_blocks > 0
                 break
-            self.need_blocks = 0
+            self.need_blocks, self.need_room_tokens = 0, 1
             self.waiting.pop()
             self._admit(seq, hit, start, tokens)
             admitted = True
@@ -516,7 +545,8 @@ class Core:
 
     def _sequence(self, row: int) -> Sequence:
         seq = Sequence(row, self.prompt_tokens[row], self.output_tokens[row], self.trie.path(row))
-        seq.rank = (self.priority[row], self.arrivals.arrival_s[row])
+        if not self.is_fcfs:
+            seq.rank = (self.priority[row], self.arrivals.arrival_s[row])
         return seq
 
     def _admit(self, seq: Sequence, hit: Hit, start: int, tokens: int) -> None:
@@ -537,9 +567,14 @@ class Core:
             self.queried_tokens += queried
             self.hit_tokens += start
 
+    @staticmethod
+    def _prefill_end(seq: Sequence) -> int:
+        """Where the last chunk of a prefill ends at the latest; it is not shortened to end with a block."""
+        return max(seq.prompt_tokens, seq.known_tokens - 1)
+
     def _clip(self, seq: Sequence, start: int, tokens: int) -> int:
         """Shorten a prefill chunk of a model with checkpoints so that it ends where a checkpoint can be kept."""
-        prefill_end = max(seq.prompt_tokens, seq.known_tokens - 1)
+        prefill_end = self._prefill_end(seq)
         if start >= prefill_end:
             return tokens
         block, end = self.config.block_tokens, start + tokens
@@ -547,10 +582,12 @@ class Core:
             aligned = end // block * block
             if aligned > start or block <= self.config.max_num_batched_tokens:
                 end = aligned
-        for stop in (((seq.known_tokens - 1) // block - self.dropped_blocks) * block, seq.junction_tokens):
-            if start < stop < end:
-                end = stop
-        return max(end - start, 0)
+        last = ((seq.known_tokens - 1) // block - self.dropped_blocks) * block
+        if start < last < end:
+            end = last
+        if start < seq.junction_tokens < end:
+            end = seq.junction_tokens
+        return end - start if end > start else 0
 
     def _pass_time(self, step: int) -> None:
         """Advance the clock by the step, from its sums."""
@@ -565,11 +602,11 @@ class Core:
             if tokens == 1 and end > seq.prompt_tokens:
                 num += 1
                 context += end
-            else:
-                prefill += tokens
-                chunks += 1
-                pairs += tokens * (end - tokens) + tokens * (tokens + 1) // 2
-                chunk_context += end
+                continue
+            prefill += tokens
+            chunks += 1
+            pairs += tokens * (end + end - tokens + 1) // 2
+            chunk_context += end
         self.prefill_tokens += prefill
         self.decode_tokens += num
         self.made = prefill, chunks, pairs, chunk_context, num, context
@@ -602,6 +639,8 @@ class Core:
 
     def _hand_out(self, step: int) -> None:
         """A token for everybody whose known tokens are all computed: from now on they decode."""
+        if not self.chunks and not self.prefills and not self.late:
+            return
         decoding: list[Sequence] = []
         partial: list[Sequence] = []
         for seq, _ in self.chunks:
@@ -615,7 +654,7 @@ class Core:
                 self.log.note_gap(self.clock.now_s, self.clock.now_s - self.paused.pop(seq.row))
             last_step = self.count.after(step, seq.output_tokens - seq.generated_tokens - 1)
             self.decoders.add(seq, seq.known_tokens, step, last_step)
-        if self.prefills:
+        if self.prefills and self.prefills != partial:
             partial = [seq for seq in self.prefills if not seq.decoding and seq not in partial] + partial
             partial.sort(key=attrgetter("order"))
         self.prefills = partial
@@ -637,11 +676,11 @@ class Core:
         if self.late and seq in self.late:
             self.late.remove(seq)
         self.blocked = False
-        columns = self.columns
-        columns.finish_s[row] = self.clock.now_s
+        columns, now_s = self.columns, self.clock.now_s
+        columns.finish_s[row] = now_s
         columns.output_tokens[row] = seq.output_tokens
         columns.status[row] = FINISHED
-        self._leave(row, self.clock.now_s)
+        self._leave(row, now_s)
 
     def _release(self, seq: Sequence, is_final: bool) -> None:
         """Give a sequence's blocks back."""
@@ -662,15 +701,16 @@ class Core:
     def _note_state(self) -> None:
         """A row of the timeline."""
         pool = self.cache.pool
-        self.timeline.note(self.clock.now_s, (len(self.running), len(self.queue), pool.num_blocks - pool.num_free,
-                                              pool.num_free - pool.num_nameless))
+        free = pool.num_free
+        self.timeline.note(self.clock.now_s, (len(self.running), len(self.queue), pool.num_blocks - free,
+                                              free - pool.num_nameless))
 
     def _result(self) -> EngineRun:
         totals, timeline = self.close()
         records = self.columns.records(self.arrivals.arrival_s)
         check_times(records)
         self._check_tokens(records)
-        return EngineRun(records, totals, timeline)
+        return EngineRun(records, totals, timeline, self.trie)
 
     @property
     def now_s(self) -> float:

@@ -109,6 +109,7 @@ class SequenceCache:
         self._checkpoints = CheckpointIndex(self.pool, self.moving_groups)
         self._is_alone = self.num_groups == 1 and not self.moving_groups
         self._open: dict[int, list[Sequence]] = {}
+        self._num_contested = 0
         self._written: set[tuple[int, int]] = set()
 
     def begin_step(self) -> None:
@@ -128,7 +129,7 @@ class SequenceCache:
                 self._settle(unsettled)
         if self._is_alone:
             found, length = self._indexes[0].leading(seq.path, limit)
-            return length, [found], [], sum([end - run.lo for run, end in found if run.refs])
+            return length, [found], [], sum([end - run.lo for run, end in found if run.refs]) if found else 0
         return self._lookup_groups(seq, limit)
 
     def cached_blocks(self, path: Path, limit: int) -> int:
@@ -182,7 +183,9 @@ class SequenceCache:
 
     def take_chunk(self, seq: Sequence, end_tokens: int) -> None:
         """Blocks for a chunk of a running sequence; the caller has made sure that there are enough."""
-        self.pool.take(self.chunk_blocks(seq, end_tokens))
+        need = self.chunk_blocks(seq, end_tokens)
+        if need:
+            self.pool.take(need)
         required = -(-end_tokens // self._block_tokens)
         if self.moving_groups and required > seq.states[-1][0] + 1:
             seq.states.append((required - 1, None))
@@ -203,13 +206,13 @@ class SequenceCache:
 
     def drop_states(self, seq: Sequence, computed_tokens: int) -> bool:
         """Release states that lie before the last computed token's block; tell whether there were any."""
-        first = (computed_tokens - 1) // self._block_tokens
+        states, first = seq.states, (computed_tokens - 1) // self._block_tokens
         gone = 0
-        while gone < len(seq.states) and seq.states[gone][0] < first:
+        while gone < len(states) and states[gone][0] < first:
             gone += 1
         if gone:
-            self._release_states(seq.states[:gone])
-            del seq.states[:gone]
+            self._release_states(states[:gone])
+            del states[:gone]
         return gone > 0
 
     def name_state(self, seq: Sequence, end_tokens: int) -> bool:
@@ -229,7 +232,7 @@ class SequenceCache:
     def release(self, seq: Sequence, is_final: bool) -> None:
         """Give everything back; a final release comes from a finished request."""
         computed = self._count.computed_tokens(seq)
-        full, part = divmod(computed, self._block_tokens)
+        full, part = computed // self._block_tokens, computed % self._block_tokens
         if not self._caching:
             self.pool.give_nameless((full + (part > 0)) * self.num_groups + self._resident)
             return
@@ -255,11 +258,13 @@ class SequenceCache:
 
     def _lookup_groups(self, seq: Sequence, limit: int) -> Hit:
         """`lookup` when several groups must agree."""
-        leading = [index.leading(seq.path, limit) for index in self._indexes]
-        first = length = leading[0][1]
+        if len(self._indexes) == 1:
+            leading = [self._indexes[0].leading(seq.path, limit)]
+            first = length = leading[0][1]
+        else:
+            leading = [index.leading(seq.path, limit) for index in self._indexes]
+            first, length = leading[0][1], min([at for _, at in leading])
         states: list[Run] = []
-        if len(leading) > 1:
-            length = min([at for _, at in leading])
         if self.moving_groups:
             length, states = self._checkpoints.last(seq.path, length) if length else (0, states)
             if length < first:
@@ -280,6 +285,13 @@ class SequenceCache:
 
     def _release_states(self, states: list[tuple[int, list[Run] | None]]) -> None:
         """Group after group, the last position first."""
+        if len(states) == 1:
+            copies = states[0][1]
+            if copies is None:
+                self.pool.give_nameless(self.moving_groups)
+            else:
+                self._checkpoints.release_all(copies)
+            return
         named = [copies for _, copies in states if copies is not None]
         if len(named) < len(states):
             self.pool.give_nameless(self.moving_groups * (len(states) - len(named)))
@@ -309,9 +321,13 @@ class SequenceCache:
         users = self._trie.users
         for chain, end in seq.path:
             if end > seq.tail and users[chain] > 1:
-                if chain in self._open:
+                writers = self._open.get(chain)
+                if writers is None:
+                    self._open[chain] = [seq]
+                else:
                     self._settle([chain])
-                self._open.setdefault(chain, []).append(seq)
+                    self._num_contested += len(writers) == 1
+                    writers.append(seq)
                 seq.opened.append(chain)
         if seq.opened:
             self._settle_shared(seq)
@@ -323,10 +339,13 @@ class SequenceCache:
                 del self._open[chain]
             else:
                 writers.remove(seq)
+                self._num_contested -= len(writers) == 1
         seq.opened = []
 
     def _settle_shared(self, seq: Sequence) -> None:
         """Keep the order in which several writers of a chain made their blocks findable."""
+        if not self._num_contested:
+            return
         shared = [chain for chain in seq.opened if len(self._open[chain]) > 1]
         if shared:
             self._settle(shared)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Literal
 
 from kvsim.cache.content_trie import Path
 from kvsim.cache.eviction.base import Future
@@ -47,6 +48,8 @@ class TieredCore(Core):
         Who goes on in this step as far as it matters to tiers, who starts in it, and the tokens computed before it.
     restless, changed : bool
         Whether the next step must be planned for the writers' sake; whether free blocks changed since the last plan.
+    unended : str
+        What has passed, but for what happens at its end: a step, a jump, or "" for nothing.
     """
 
     def __init__(self, workload: Workload, config: EngineConfig, step_time: StepTimeModel,
@@ -67,6 +70,7 @@ class TieredCore(Core):
         self.preempted_rows: list[int] = []
         self.num_ready = self.scan_steps = self.idle_stores = self.churn = 0
         self.restless = self.is_short = self.changed = False
+        self.unended: Literal["", "step", "jump"] = ""
         self.stalled_s = self.load_wait_s = 0.0
         self.late_tokens = 0
         self.stuck_until_s = math.nan
@@ -96,13 +100,16 @@ class TieredCore(Core):
         """Go on as far as it is certain what happens; see `Core.advance`."""
         arrivals, clock = self.arrivals, self.clock
         self.sure_s = sure_s
-        while clock.now_s < arrivals.until_s:
+        while not self.unended or self._end():
+            if clock.now_s >= arrivals.until_s:
+                return math.inf
             if not math.isnan(self.stuck_until_s):
                 wake_s = min(arrivals.next_s(), self.stuck_until_s)
+                self._check_wakes(wake_s)
                 if wake_s > self.sure_s or math.isinf(wake_s):
                     return wake_s
                 if not self._wake(wake_s):
-                    break
+                    return math.inf
                 continue
             if clock.now_s > self.sure_s:
                 return clock.now_s
@@ -117,11 +124,11 @@ class TieredCore(Core):
             else:
                 wake_s = arrivals.wake_s(clock.now_s)
                 if wake_s >= arrivals.until_s:
-                    break
+                    return math.inf
                 if wake_s > self.sure_s:
                     return wake_s
                 clock.sleep(wake_s)
-        return math.inf
+        return math.nextafter(clock.now_s, 0.0)
 
     def _may_admit(self) -> bool:
         """Whether the head of the queue is worth a look in the next step."""
@@ -138,6 +145,8 @@ class TieredCore(Core):
         """Steps in which only decoding goes on and no block is begun, filled or released."""
         decoders, done = self.decoders, self.count.done
         self._notice_time()
+        if self.tiers.is_shared:  # what others store and lose may be what the head of the queue waits for
+            self.blocked = False
         if (not decoders.num or self.restless or self.overdue or self.fresh or self.prefills or self.late
                 or self._may_admit() or decoders.num > self.config.max_num_batched_tokens):
             return 0
@@ -159,11 +168,30 @@ class TieredCore(Core):
         self.churn = 0
         self.decode_tokens += decoders.num * made
         count.done += made
+        self.unended = "jump"
+        return True
+
+    def _end(self) -> bool:
+        """What happens at the end of the step or jump whose time has passed; False if that is not certain yet.
+
+        In a tier that others share it must not happen before what they do there earlier. Requests that come at the same
+        time come after it.
+        """
+        if self.tiers.is_shared and math.nextafter(self.clock.now_s, 0.0) > self.sure_s:
+            return False
+        is_step, self.unended = self.unended == "step", ""
+        if is_step:
+            self._rest(self.tiers.issue_stores(self.clock.now_s))
+            self._hand_out(self.count.done)
         self._end_step()
         self._take_transfers()
-        if self.eviction is not None and self.eviction.next_s() <= self.clock.now_s:
-            self.blocked = False
         return True
+
+    def end_step(self) -> None:
+        """Nothing more happens elsewhere: let the step that is under way end."""
+        self.sure_s = math.inf
+        if self.unended:
+            self._end()
 
     def _notice_time(self) -> None:
         """What the eviction policy lets go in time may make room for the head of the queue."""
@@ -178,7 +206,15 @@ class TieredCore(Core):
         return self.offline_s[-1] if self.offline_s else math.inf
 
     def _plan_step(self) -> None:
-        """Plan a step, let its time pass, hand out its tokens; or note that nothing can be computed."""
+        """Plan a step and let its time pass; or note that nothing can be computed."""
+        step = self._plan()
+        if step:
+            self._pass_time(step)
+            self._wait_for_streams(self.tiers.take_due_s())
+            self._complete(step)
+
+    def _plan(self) -> int:
+        """Decide who computes what in the next step; its number, 0 if nothing can be computed."""
         count, step = self.count, self.count.done + 1
         self.planned_steps += 1
         self.kv.begin_step()
@@ -195,16 +231,15 @@ class TieredCore(Core):
         if not self.chunks and self.decoders.num == len(self.starved):
             count.cursor = -1
             self._wait()
-            return
-        self._pass_time(step)
-        self._wait_for_streams(self.tiers.take_due_s())
+            return 0
+        return step
+
+    def _complete(self, step: int) -> None:
+        """The time of a step has passed; what happens at its end is left to `_end`."""
         self._note_step()
-        count.done, count.cursor = step, -1
+        self.count.done, self.count.cursor = step, -1
         self.idle_stores = 0
-        self._rest(self.tiers.issue_stores(self.clock.now_s))
-        self._hand_out(step)
-        self._end_step()
-        self._take_transfers()
+        self.unended = "step"
 
     def _wait_for_streams(self, due_s: float) -> None:
         """The step is not over before the loads that came layer by layer in it."""
@@ -221,6 +256,8 @@ class TieredCore(Core):
                 self.scan_steps = max(pool.num_free for pool in pools) // pool_shape(self.config).scan_blocks + 2
             self.scan_steps -= 1
             self.restless = self.scan_steps > 0
+        if self.tiers.is_shared:  # others make room, and lose what has been stored
+            self.restless |= self.is_short or self.is_lazy
         self.changed = False
 
     def _schedule_decode(self, seq: Sequence, step: int) -> None:
@@ -446,22 +483,32 @@ class TieredCore(Core):
         """Nothing can be computed: wait for a transfer or an arrival."""
         clock, tiers = self.clock, self.tiers
         self.idle_stores = self.idle_stores + 1 if tiers.issue_stores(clock.now_s) else 0
-        num_waiting = len(self.queue) + len(self.loading.items)
-        check_progress(self.config, self.idle_stores, clock.now_s, num_waiting)
-        wake_s = min(self.arrivals.next_s(), tiers.next_s())
-        if math.isinf(wake_s) and self.preempted:
+        check_progress(self.config, self.idle_stores, clock.now_s, len(self.queue) + len(self.loading.items))
+        if math.isinf(tiers.next_s()) and self.preempted:
             return  # nobody was admitted for that reason alone: plan again
-        if math.isinf(wake_s) and not self.is_fed:
-            raise SimulationError(f"nothing can be scheduled at {clock.now_s} s with {num_waiting} waiting or loading "
-                                  f"and {len(self.running)} running requests")
         self._forget_statistics()
         self.stuck_until_s = tiers.next_s()
 
+    def _check_wakes(self, wake_s: float) -> None:
+        """Raise `SimulationError` if nothing will ever end the wait."""
+        if math.isinf(wake_s) and not self.is_fed:
+            num_waiting = len(self.queue) + len(self.loading.items)
+            raise SimulationError(f"nothing can be scheduled at {self.clock.now_s} s with {num_waiting} waiting or "
+                                  f"loading and {len(self.running)} running requests")
+
     def _wake(self, wake_s: float) -> bool:
-        """A transfer or an arrival ends the wait; False when none comes before the time is up."""
-        clock, self.stuck_until_s = self.clock, math.nan
+        """A transfer or an arrival ends the wait; False when none comes before the time is up.
+
+        What is refused never reaches the scheduler, so it wakes nobody.
+        """
+        clock, num_waiting = self.clock, len(self.queue)
         if wake_s >= self.arrivals.until_s:
+            self.stuck_until_s = math.nan
             return False
+        self._take_arrivals(wake_s)
+        if wake_s < self.stuck_until_s and len(self.queue) == num_waiting:
+            return True
+        self.stuck_until_s = math.nan
         self.stalled_s += max(wake_s - clock.now_s, 0.0)
         clock.sleep(wake_s)
         self.blocked = False

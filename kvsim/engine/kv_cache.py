@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kvsim.cache.blocks import BlockPool, Name, find_prefix
-from kvsim.cache.eviction.base import Eviction, Release
+from kvsim.cache.eviction.base import Eviction, Listener, Release
 from kvsim.engine.types import EngineConfig
 
 
@@ -185,7 +185,7 @@ class KvCache:
 
     def __init__(self, config: EngineConfig, eviction: Eviction | None = None) -> None:
         self.pool = BlockPool(config.num_blocks, eviction)
-        self._eviction = eviction or Eviction()
+        self._eviction = eviction or Listener()
         self._block_tokens = config.block_tokens
         self._caching = config.prefix_caching
         self._num_attention = 1 + config.extra_attention_groups
@@ -262,6 +262,15 @@ class KvCache:
         for group, table in zip(self._groups, holding.tables, strict=True):
             self._take(group, table, length)
         return True
+
+    def reserve_checkpoint(self, holding: Holding, end: int) -> None:
+        """Take a block in every state group for a checkpoint after `end` positions that comes from elsewhere; 0: none.
+
+        A request that `reserve` has given blocks to; the block goes when the request goes on, and stays findable.
+        """
+        for group, table in zip(self._groups, holding.tables, strict=True):
+            if end and isinstance(group, StateGroup) and end - 1 not in table.blocks:
+                table.blocks = {end - 1: self.pool.take(1)[0], **table.blocks}
 
     def stream(self, holding: Holding, hit: Hit, whole_tokens: int, loaded_tokens: int, end_tokens: int) -> bool:
         """Start a request whose prefix from `hit` to `loaded_tokens` comes layer by layer, with blocks to `end_tokens`.

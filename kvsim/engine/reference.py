@@ -237,6 +237,7 @@ class Plain:
         self.now_s = self.busy_s = self.stalled_s = self.load_wait_s = 0.0
         self.log, self.token_s = StepLog(), 0.0
         self.sure_s, self.stuck_until_s = math.inf, math.nan
+        self.unended: tuple[_Step, tuple[float, StepBatch, int]] | None = None
         self.steps = self.prefill_tokens = self.decode_tokens = self.idle_stores = self.churn = 0
         self.num_preemptions = 0
         self.queried_tokens = self.hit_tokens = self.requeried_tokens = self.rehit_tokens = 0
@@ -268,31 +269,34 @@ class Plain:
             nothing to do, or the time is up.
         """
         self.sure_s = sure_s
-        while self.now_s < self.arrivals.until_s:
+        while self.unended is None or self._end(*self.unended):
+            if self.now_s >= self.arrivals.until_s:
+                return math.inf
             if not math.isnan(self.stuck_until_s):
                 wake_s = min(self.arrivals.next_s(), self.stuck_until_s)
+                self._check_wakes(wake_s)
                 if wake_s > self.sure_s or math.isinf(wake_s):
                     return wake_s
                 if not self._wake(wake_s):
-                    break
+                    return math.inf
                 continue
             if self.now_s > self.sure_s:
                 return self.now_s
-            self._take_arrivals()
+            self._take_arrivals(self.now_s)
             if self.waiting or self.running or self.loading:
                 self._step()
                 continue
             wake_s = self.arrivals.wake_s(self.now_s)
             if wake_s >= self.arrivals.until_s:
-                break
+                return math.inf
             if wake_s > self.sure_s:
                 return wake_s
             self.now_s = max(self.now_s, wake_s)
-        return math.inf
+        return math.nextafter(self.now_s, 0.0)
 
-    def _take_arrivals(self) -> None:
-        """Queue what has arrived by now, in order of time; a refusal may bring further arrivals."""
-        while self.arrivals.next_s() <= self.now_s:
+    def _take_arrivals(self, now_s: float) -> None:
+        """Queue what has arrived by `now_s`, in order of time; a refusal may bring further arrivals."""
+        while self.arrivals.next_s() <= now_s:
             for row in self.arrivals.pop_until(self.arrivals.next_s()):
                 reason = self._refusal(row)
                 if reason:
@@ -336,11 +340,31 @@ class Plain:
         self.idle_stores = 0
         if self.tiers:
             self._wait_for_streams(self.tiers.take_due_s())
+        self.unended = step, (duration_s, batch, context_tokens)
+
+    def _end(self, step: _Step, made: tuple[float, StepBatch, int]) -> bool:
+        """What happens at the end of a step whose time has passed; False if that is not certain yet.
+
+        In a tier that others share it must not happen before what they do there earlier. Requests that come at the same
+        time come after it.
+        """
+        if self.tiers and self.tiers.is_shared and math.nextafter(self.now_s, 0.0) > self.sure_s:
+            return False
+        self.unended = None
+        duration_s, batch, context_tokens = made
+        if self.tiers:
             self.tiers.issue_stores(self.now_s)
         gaps = self._hand_out(step)
         self.log.note((self.now_s, self.now_s - self.token_s, duration_s, 1, gaps, *batch, context_tokens))
         self.token_s = self.now_s
         self._take_transfers()
+        return True
+
+    def end_step(self) -> None:
+        """Nothing more happens elsewhere: let the step that is under way end."""
+        self.sure_s = math.inf
+        if self.unended is not None:
+            self._end(*self.unended)
 
     def _wait_for_streams(self, due_s: float) -> None:
         """The step is not over before the loads that came layer by layer in it."""
@@ -538,20 +562,30 @@ class Plain:
             self.idle_stores = self.idle_stores + 1 if self.tiers.issue_stores(self.now_s) else 0
             check_progress(self.config, self.idle_stores, self.now_s, len(self.waiting) + len(self.loading))
             transfer_s = self.tiers.next_s()
-        wake_s = min(self.arrivals.next_s(), transfer_s)
-        if math.isinf(wake_s) and step.preempted:
+        if math.isinf(transfer_s) and step.preempted:
             return  # nobody was admitted for that reason alone: plan again
-        if math.isinf(wake_s) and not self.is_fed:
-            raise SimulationError(f"nothing can be scheduled at {self.now_s} s with {len(self.waiting)} waiting, "
-                                  f"{len(self.loading)} loading and {len(self.running)} running requests")
         self._forget_statistics(step)
         self.stuck_until_s = transfer_s
 
+    def _check_wakes(self, wake_s: float) -> None:
+        """Raise `SimulationError` if nothing will ever end the wait."""
+        if math.isinf(wake_s) and not self.is_fed:
+            raise SimulationError(f"nothing can be scheduled at {self.now_s} s with {len(self.waiting)} waiting, "
+                                  f"{len(self.loading)} loading and {len(self.running)} running requests")
+
     def _wake(self, wake_s: float) -> bool:
-        """A transfer or an arrival ends the wait; False when none comes before the time is up."""
-        self.stuck_until_s = math.nan
+        """A transfer or an arrival ends the wait; False when none comes before the time is up.
+
+        What is refused never reaches the scheduler, so it wakes nobody.
+        """
         if wake_s >= self.arrivals.until_s:
+            self.stuck_until_s = math.nan
             return False
+        num_waiting = len(self.waiting)
+        self._take_arrivals(wake_s)
+        if wake_s < self.stuck_until_s and len(self.waiting) == num_waiting:
+            return True
+        self.stuck_until_s = math.nan
         self.stalled_s += max(wake_s - self.now_s, 0.0)
         self.now_s = max(wake_s, self.now_s)
         self._take_transfers()

@@ -6,9 +6,9 @@ soon as there are many, so that a run's memory does not grow with its steps.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from kvsim.steptime.base import StepBatch
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-MANY_ROWS = 1 << 15
+MANY_ROWS = 1 << 14
 """Rows kept one by one at most."""
 
 WIDTH = 11
@@ -109,7 +109,7 @@ class StepLog:
     """
 
     def __init__(self) -> None:
-        self._rows = array("d")
+        self._rows: list[tuple[float, ...]] = []
         self._bins: list[tuple[Ints, Floats]] = []
         self._stretches: list[tuple[Floats, Ints]] = []
         self._long: list[tuple[float, float]] = []
@@ -124,9 +124,8 @@ class StepLog:
             got a token in each of them and in the step before; prefill tokens, chunks, pairs, context of the chunks and
             decoding sequences of each (see `StepBatch`); the sequences' context summed over the steps [tokens].
         """
-        rows = self._rows
-        rows.extend(row)
-        if len(rows) >= MANY_ROWS * WIDTH:
+        self._rows.append(row)
+        if len(self._rows) == MANY_ROWS:
             self._sum_up()
 
     def note_gap(self, end_s: float, gap_s: float) -> None:
@@ -146,8 +145,8 @@ class StepLog:
 
     def _sum_up(self) -> None:
         """Put the rows into bins."""
-        rows = np.array(self._rows).reshape(-1, WIDTH)
-        del self._rows[:]
+        rows = np.fromiter(chain.from_iterable(self._rows), np.float64, len(self._rows) * WIDTH).reshape(-1, WIDTH)
+        self._rows.clear()
         steps = rows[:, 3]
         with_gaps = rows[rows[:, 4] > 0]
         self._stretches.append((with_gaps[:, :2].copy(), with_gaps[:, 3:5].astype(np.int64)))

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.cache.content_trie import ContentTrie
 from kvsim.cache.eviction.config import LRU, EvictionConfig
 from kvsim.cache.tiers.config import TierConfig, TierTotals
 from kvsim.engine.pace import Drafting
@@ -135,11 +136,12 @@ class RunTotals:
 
 @dataclass(frozen=True, slots=True)
 class EngineRun:
-    """Everything one engine run returns."""
+    """Everything one engine run returns; `trie` is the content of the workload as the fast engine has sorted it."""
 
     records: RunRecords
     totals: RunTotals
     timeline: Timeline
+    trie: ContentTrie | None = field(default=None, compare=False, repr=False)
 
 
 Progress = Callable[[float], None]

@@ -173,7 +173,8 @@ def _scenario_of(log: EngineLog, scenario: Scenario | None, options: ImportOptio
         return scenario, []
     found = import_args(log.engine, log.args, ImportOptions(gpu=scenario.hardware.gpu, model=scenario.model), store)
     ours, theirs = (expressed(s, log.engine, store=store) for s in (scenario, found.scenario))
-    differing = [f"{name}: the scenario says {ours[name]}, the log {theirs[name]}" for name in ours
+    differing = [f"{name}: the scenario {'leaves it open' if ours[name] is None else f'says {ours[name]}'}, "
+                 f"the log says {theirs[name]}" for name in ours
                  if name not in ("kv_bytes_per_gpu", "num_blocks", "retention") and ours[name] != theirs[name]
                  and theirs[name] is not None]
     return scenario, differing

@@ -14,7 +14,7 @@ from kvsim.interop.shell import EngineName
 from kvsim.memory.drafts import Draft, parse_draft
 from kvsim.profiles.model import MlaAttention, ModelProfile
 from kvsim.profiles.store import ProfileStore, default_store
-from kvsim.scenario import Scenario, Tier, naming
+from kvsim.scenario import Scenario, Tier, naming, require_alike
 
 ENGINES: tuple[EngineName, ...] = ("vllm", "sglang")
 
@@ -101,6 +101,7 @@ def export_command(scenario: Scenario, engine: str | None = None, *, store: Prof
       --max-model-len 32768 \
       --enable-prefix-caching
     """
+    require_alike(scenario, "the launch command")
     store = store or default_store()
     with naming(scenario, "model"):
         model = store.get("model", scenario.model)
@@ -274,8 +275,8 @@ def _not_expressed(scenario: Scenario, model: ModelProfile, name: EngineName) ->
             yield _note(f"engine.{speed}", "", "how fast the engine is, not what it is told")
     if scenario.disaggregation is not None:
         yield _note("disaggregation", "", "the command is that of a replica that does both, without a connector")
-    if scenario.replicas > 1:
-        yield _note("replicas", scenario.replicas, f"start the command so often, behind {scenario.router_name}")
+    if scenario.num_replicas > 1:
+        yield _note("replicas", scenario.num_replicas, f"start the command so often, behind {scenario.router_name}")
 
 
 def _sglang_notes(scenario: Scenario, model: ModelProfile) -> Iterator[FlagNote]:

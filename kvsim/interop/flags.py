@@ -10,13 +10,10 @@ from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from kvsim.errors import Problem, ScenarioError, nearest
+from kvsim.units import human_int
 
 Takes = Literal["value", "switch", "many"]
 Status = Literal["modelled", "no effect", "not modelled", "assumed"]
-
-_HUMAN = re.compile(r"^(\d+)(?:\.(\d+))?([kKmMgG]?)$")
-_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-_BINARY = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,20 +165,6 @@ class Parsed:
             raise ScenarioError("the launch command has flags that cannot be read", self.problems)
 
 
-def human_int(text: str) -> int | None:
-    """A whole number with vLLM's suffixes: lower case counts in thousands, upper case in 1,024s.
-
-    >>> human_int("32k"), human_int("1M"), human_int("25.6k"), human_int("x")
-    (32000, 1048576, 25600, None)
-    """
-    match = _HUMAN.match(text.strip().replace(",", "").replace("_", ""))
-    if match is None or (match[2] and match[3] in ("", "K", "M", "G")):
-        return None
-    if match[3] in _BINARY:
-        return int(match[1]) * _BINARY[match[3]]
-    return round(float(f"{match[1]}.{match[2] or 0}") * _DECIMAL[match[3]])
-
-
 def parse_flags(args: Sequence[str], table: FlagTable) -> Parsed:
     """Sort the words of a command line into flags and their values.
 
@@ -257,8 +240,3 @@ def _merge(parsed: Parsed, flag: Flag, path: str, value: str) -> None:
     except json.JSONDecodeError:
         part[last] = value
     parsed.values[flag.name] = json.dumps(data)
-
-
-def flags_of(takes: Takes, status: Status, groups: Mapping[str, str]) -> list[Flag]:
-    """Flags from a table of reasons: reason -> names, separated by spaces."""
-    return [Flag(name, takes, status, why) for why, names in groups.items() for name in names.split()]

@@ -16,6 +16,9 @@ from kvsim.interop import sglang, vllm
 from kvsim.interop.flags import FlagNote, FlagTable, Parsed, Status, parse_flags
 from kvsim.interop.reading import Asked, Reading
 from kvsim.interop.shell import EngineName, Launch, read_launch
+from kvsim.memory.acceptance import find_draft_profile
+from kvsim.memory.drafts import parse_draft
+from kvsim.profiles.draft import DraftProfile
 from kvsim.profiles.model import ModelProfile
 from kvsim.profiles.store import ProfileStore, default_store
 from kvsim.profiles.yamlio import parse_yaml
@@ -177,7 +180,7 @@ def _import(launch: Launch, parsed: Parsed, options: ImportOptions, store: Profi
     if options.gpu is None:
         parsed.problems.append(Problem("--gpu", "", "", f"one of {', '.join(store.names('gpu'))}",
                                        "a launch line does not say which GPU it runs on"))
-    elif not store.knows("gpu", options.gpu):
+    elif not (store.knows("gpu", options.gpu) or _is_file(options.gpu)):
         parsed.problems.append(Problem("--gpu", "", repr(options.gpu), ", ".join(store.names("gpu")),
                                        nearest(options.gpu, store.names("gpu"))))
     if model is None:
@@ -186,10 +189,29 @@ def _import(launch: Launch, parsed: Parsed, options: ImportOptions, store: Profi
     _verdicts(parsed, _TABLES[launch.engine])
     reading = _READERS[launch.engine](Asked(parsed, launch.env, model))
     parsed.raise_problems()
+    draft = parse_draft(reading.engine.get("draft", "none"))
+    curve = find_draft_profile(model.name, draft, store)
+    if curve is not None and curve.length(draft.tokens) is not None:
+        reading.engine["draft_acceptance"] = {"kind": "golden"}
     data = _scenario_data(launch, reading, model, options)
     scenario = _build(data, options.overrides)
-    notes = [*parsed.notes, *_environment(launch), *_assumed(launch, parsed, scenario, options)]
+    notes = [*parsed.notes, *_environment(launch), *_assumed(launch, parsed, scenario, options),
+             *_accepted_drafts(scenario, curve)]
     return ImportedCommand(scenario, launch.engine, tuple(notes))
+
+
+def _accepted_drafts(scenario: Scenario, curve: DraftProfile | None) -> Iterator[FlagNote]:
+    """Where the number of accepted draft tokens comes from, which no launch line says."""
+    given, draft = scenario.engine.draft_acceptance, parse_draft(scenario.engine.draft)
+    length = None if curve is None else curve.length(draft.tokens)
+    if given is None and draft.tokens:
+        known = f" ({', '.join(str(e.drafted) for e in curve.accepted)} tokens were)" if curve is not None else ""
+        yield FlagNote("accepted drafts", "", "assumed",
+                       f"not measured for {scenario.engine.draft}{known}: a run needs "
+                       "--set 'engine.draft_acceptance={kind: measured, source: ..., length: ...}'")
+    elif given is not None and given.kind == "golden" and curve is not None and length is not None:
+        yield FlagNote("accepted drafts", "", "assumed",
+                       f"engine.draft_acceptance: the curve {curve.name}, {length:g} tokens a step")
 
 
 def _build(data: dict[str, Any], overrides: Sequence[str]) -> Scenario:
@@ -226,15 +248,24 @@ def _model(parsed: Parsed, options: ImportOptions, store: ProfileStore) -> Model
     if given is None:
         parsed.problems.append(Problem("model", "", "", "a model behind 'vllm serve' or --model-path"))
         return None
-    found = _find_model(given, store) or (None if options.model else _find_model(served, store))
+    if _is_file(options.model):
+        found = store.get("model", given)
+    else:
+        found = _find_model(given, store) or (None if options.model else _find_model(served, store))
     if found is None:
-        hint = "; ".join(filter(None, (_nearest_model(given, store), "--model names the profile to take")))
+        own = "--model names the profile to take, or a file that 'kvsim profiles import config.json -o FILE' makes"
+        hint = "; ".join(filter(None, (_nearest_model(given, store), own)))
         accepted = f"a model with a profile: {', '.join(store.names('model'))}"
         parsed.problems.append(Problem("model", "", repr(given), accepted, hint))
         return None
     shown = FlagNote(parsed.spelled.get(flag or "", "model"), given, "modelled", f"model: {found.name}")
     parsed.notes.append(shown)
     return found
+
+
+def _is_file(name: str | None) -> bool:
+    """Whether a profile is named by its file."""
+    return name is not None and name.endswith((".yaml", ".yml"))
 
 
 def _find_model(given: str, store: ProfileStore) -> ModelProfile | None:
@@ -273,7 +304,8 @@ def _scenario_data(launch: Launch, reading: Reading, model: ModelProfile, option
              "input_tokens": min(PLACEHOLDER["input_tokens"], max(longest - output - 1, 1))}
     concurrency = min(PLACEHOLDER["concurrency"], reading.engine.get("max_num_seqs", PLACEHOLDER["concurrency"]))
     data: dict[str, Any] = {
-        "schema": SCHEMA, "name": options.name or f"{model.name}-{options.gpu}-{launch.engine}", "model": model.name,
+        "schema": SCHEMA, "name": options.name or f"{model.name}-{Path(options.gpu or '').stem}-{launch.engine}",
+        "model": options.model if _is_file(options.model) else model.name,
         "hardware": {"gpu": options.gpu, "num_gpus": reading.world}, "layout": reading.layout,
         "engine": {"profile": profile, **reading.engine}, "tiers": reading.tiers,
         "workload": {"fixed": fixed, "concurrency": concurrency}, "replicas": reading.replicas}

@@ -7,7 +7,9 @@ vLLM writes GiB (older versions write GB and mean it); SGLang writes GB and mean
 from __future__ import annotations
 
 import ast
+import gzip
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,7 +151,7 @@ def read_log(path: str | Path) -> EngineLog:
     Parameters
     ----------
     path : str or Path
-        Text of any length; it is read line by line.
+        Text of any length, plain or gzip; it is read line by line.
 
     Returns
     -------
@@ -165,8 +167,9 @@ def read_log(path: str | Path) -> EngineLog:
     try:
         for line in _lines(path):
             _read_line(line, found)
-    except OSError as err:
-        problem = Problem(str(path), "", err.strerror or type(err).__name__, "a readable text file")
+    except (OSError, EOFError, zlib.error) as err:
+        reason = getattr(err, "strerror", None) or str(err)
+        problem = Problem(str(path), "", reason, "a readable, complete file of text, plain or gzip")
         raise ScenarioError("cannot read the log", [problem]) from None
     log = _log_of(path, found)
     if not log.any_memory and not log.args and not log.metrics.samples:
@@ -176,11 +179,11 @@ def read_log(path: str | Path) -> EngineLog:
 
 def _lines(path: Path) -> Iterator[str]:
     """Lines as text, long ones cut; a binary file is refused."""
-    with path.open("rb") as file:
-        head = file.read(8192)
-        if b"\0" in head:
+    with path.open("rb") as raw:
+        packed = raw.peek(2).startswith(b"\x1f\x8b")
+        file = gzip.GzipFile(fileobj=raw) if packed else raw
+        if b"\0" in file.peek(8192)[:8192]:
             raise ScenarioError("cannot read the log", [Problem(str(path), "", "a binary file", LOOKED_FOR)])
-        file.seek(0)
         for line in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
             yield line.decode("utf-8", errors="replace")
 

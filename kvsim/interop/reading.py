@@ -13,6 +13,9 @@ MTP_METHODS = frozenset(("mtp", "deepseek_mtp", "qwen3_next_mtp", "qwen3_5_mtp",
                          "mimo_mtp", "pangu_ultra_moe_mtp", "longcat_flash_mtp", "nextn"))
 """Drafting methods that use the checkpoint's own multi-token-prediction layers."""
 
+MODELLED_DRAFTS = ("mtp", "eagle3", "dflash", "dspark")
+"""Kinds of drafts that a scenario can have; launch lines may say them in capitals."""
+
 
 @dataclass(slots=True)
 class Reading:
@@ -91,14 +94,31 @@ def read_block_size(name: str, asked: Asked, reading: Reading) -> None:
     reading.set("block_tokens", asked.parsed.number(name, "engine.block_tokens"))
 
 
+def method_of(model: str) -> str:
+    """The drafting method that a draft model's name tells, as vLLM tells it; empty where it tells none.
+
+    >>> method_of("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"), method_of("x/y")
+    ('eagle3', '')
+    """
+    return next((name for name in MODELLED_DRAFTS if name in model.lower()), "")
+
+
+def why_no_draft(method: str) -> str:
+    """What is said of a draft that cannot be simulated."""
+    if method in MTP_METHODS or method in MODELLED_DRAFTS:
+        return f"{method} drafts without a number of tokens of at least 1"
+    return f"{method or 'such'} drafts; MTP, EAGLE3, DFlash and DSpark are modelled"
+
+
 def draft_name(method: str, tokens: int, kv_dtype: str) -> str | None:
     """The scenario's name of a draft; None for methods that are not modelled.
 
     >>> draft_name("deepseek_mtp", 2, "fp8"), draft_name("dspark", 7, "fp8"), draft_name("eagle3", 3, "fp8")
-    ('mtp-k2', 'dspark-fp8-k7', None)
+    ('mtp-k2', 'dspark-fp8-k7', 'eagle3-k3')
+    >>> draft_name("ngram", 3, "fp8") is None
+    True
     """
-    if tokens < 1:
+    name = "mtp" if method.lower() in MTP_METHODS else method.lower()
+    if tokens < 1 or name not in MODELLED_DRAFTS:
         return None
-    if method.lower() in MTP_METHODS:
-        return f"mtp-k{tokens}"
-    return f"dspark-{'bf16' if kv_dtype == 'bf16' else 'fp8'}-k{tokens}" if method.lower() == "dspark" else None
+    return f"{name}-{'bf16' if kv_dtype == 'bf16' else 'fp8'}-k{tokens}" if name == "dspark" else f"{name}-k{tokens}"

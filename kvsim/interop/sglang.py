@@ -10,8 +10,23 @@ from __future__ import annotations
 from typing import Any
 
 from kvsim.interop.connectors import parse_size
-from kvsim.interop.flags import Flag, FlagTable, Parsed, flags_of
-from kvsim.interop.reading import Asked, Reading, draft_name, read_block_size, read_kv_dtype
+from kvsim.interop.flags import FlagTable, Parsed
+from kvsim.interop.reading import Asked, Reading, draft_name, read_block_size, read_kv_dtype, why_no_draft
+from kvsim.interop.tables import (
+    ADAPTERS,
+    BALANCED,
+    CAPTURED,
+    GRAPHS,
+    KERNELS,
+    LOADING,
+    NO_CONTEXT_SPLIT,
+    SERVER,
+    SPREAD,
+    STATE_FORMAT,
+    WEIGHTS,
+    flags_of,
+    modelled,
+)
 
 FLAGS_AS_OF = "SGLang 0.5.23, November 2026"
 
@@ -22,70 +37,66 @@ _MODELLED_VALUES = (
     "model-path tensor-parallel-size pipeline-parallel-size data-parallel-size expert-parallel-size dcp-size "
     "mem-fraction-static kv-cache-dtype page-size context-length max-running-requests chunked-prefill-size "
     "max-total-tokens schedule-policy hicache-ratio hicache-size hicache-write-policy hicache-storage-backend "
-    "speculative-algorithm speculative-num-steps speculative-num-draft-tokens disaggregation-mode")
+    "speculative-algorithm speculative-num-steps speculative-num-draft-tokens speculative-eagle-topk "
+    "disaggregation-mode")
 _MODELLED_SWITCHES = ("enable-dp-attention disable-radix-cache disable-overlap-schedule enable-priority-scheduling "
                       "enable-hierarchical-cache")
 
-_SERVER = "the server's front, not the engine"
-_LOADING = "how weights are loaded, not how many"
-_KERNELS = "which kernel runs is the engine profile's"
-_SPREAD = "where the ranks are; the layout says how many"
-_GRAPHS = "CUDA graph memory is a range of the engine profile"
 _HICACHE = "how HiCache copies; its preset has the rules"
 
 _NO_EFFECT_VALUES = {
-    _SERVER: (
+    SERVER: (
         "host port grpc-port api-key served-model-name chat-template tool-call-parser reasoning-parser log-level "
         "log-level-http log-requests-level watchdog-timeout stream-interval scheduler-recv-interval "
         "tokenizer-worker-num sampling-defaults sampling-backend grammar-backend file-storage-path "
         "crash-dump-folder decode-log-interval dist-timeout nccl-port warmups soft-watchdog-timeout"),
-    _LOADING: (
+    LOADING: (
         "tokenizer-path tokenizer-mode load-format revision download-dir model-loader-extra-config random-seed "
         "model-impl json-model-override-args"),
-    _KERNELS: (
+    KERNELS: (
         "dtype attention-backend prefill-attention-backend decode-attention-backend mm-attention-backend "
         "moe-runner-backend moe-a2a-backend fp8-gemm-backend fp4-gemm-backend nsa-prefill-backend "
         "nsa-decode-backend dsa-prefill-backend dsa-decode-backend dsa-topk-backend deepep-mode deepep-config "
-        "linear-attn-backend mamba-backend speculative-attention-mode speculative-eagle-topk "
+        "linear-attn-backend mamba-backend speculative-attention-mode "
         "speculative-draft-model-path speculative-accept-threshold-single speculative-accept-threshold-acc"),
-    _SPREAD: "nnodes node-rank dist-init-addr base-gpu-id gpu-id-step device load-balance-method moe-dense-tp-size",
-    _GRAPHS: "cuda-graph-max-bs cuda-graph-max-bs-decode torch-compile-max-bs piecewise-cuda-graph-max-tokens",
+    SPREAD: "nnodes node-rank dist-init-addr base-gpu-id gpu-id-step device load-balance-method moe-dense-tp-size",
+    GRAPHS: "cuda-graph-max-bs cuda-graph-max-bs-decode torch-compile-max-bs piecewise-cuda-graph-max-tokens",
     _HICACHE: "hicache-io-backend hicache-mem-layout hicache-storage-prefetch-policy "
               "hicache-storage-backend-extra-config",
     "the step's budget is the chunk size": "max-prefill-tokens prefill-max-requests",
     "requests are admitted by their whole prompt": "schedule-conservativeness",
 }
 _NO_EFFECT_SWITCHES = {
-    _SERVER: (
+    SERVER: (
         "enable-metrics enable-cache-report log-requests show-time-cost skip-tokenizer-init skip-server-warmup "
         "enable-request-time-stats-logging allow-auto-truncate incremental-streaming-output stream-output"),
-    _LOADING: "trust-remote-code enable-memory-saver weight-loader-disable-mmap delete-ckpt-after-loading",
-    _KERNELS: (
+    LOADING: "trust-remote-code enable-memory-saver weight-loader-disable-mmap delete-ckpt-after-loading",
+    KERNELS: (
         "enable-flashinfer-allreduce-fusion enable-symm-mem enable-nccl-nvls enable-torch-compile enable-mscclpp "
         "enable-two-batch-overlap enable-single-batch-overlap disable-custom-all-reduce enable-deepep-moe "
         "disable-shared-experts-fusion enable-flashinfer-mla enable-flashmla enable-mixed-chunk "
         "disable-flashinfer-autotune enable-tf32-matmul disable-piecewise-cuda-graph enable-dp-lm-head"),
 }
 _MISSING_VALUES = {
-    "weights are those of the model's profile": "quantization cpu-offload-gb offload-group-size offload-num-in-group "
+    WEIGHTS: "quantization cpu-offload-gb offload-group-size offload-num-in-group "
                                                 "offload-prefetch-step offload-mode",
     "states share one pool with KV here": "mamba-full-memory-ratio max-mamba-cache-size mamba-scheduler-strategy "
                                           "mamba-radix-cache-strategy mamba-track-interval",
-    "the state is kept in the profile's format": "mamba-ssm-dtype",
+    STATE_FORMAT: "mamba-ssm-dtype",
     "windows share one pool with full attention here": "swa-full-tokens-ratio",
-    "experts are balanced": "ep-num-redundant-experts init-expert-location eplb-algorithm",
+    BALANCED: "ep-num-redundant-experts init-expert-location eplb-algorithm",
     "attention is not split by context": "attn-cp-size attention-context-parallel-size moe-dp-size dwdp-size",
-    "adapters take memory and time that are not counted": "max-loras-per-batch max-lora-rank lora-backend",
+    ADAPTERS: "max-loras-per-batch max-lora-rank lora-backend",
     "KV is not handed to other engines": "disaggregation-transfer-backend disaggregation-bootstrap-port "
                                          "disaggregation-ib-device disaggregation-decode-tp disaggregation-prefill-pp",
 }
 _MISSING_SWITCHES = {
-    "graphs are captured: memory and speed would differ": "disable-cuda-graph",
-    "experts are balanced": "enable-eplb",
-    "adapters take memory and time that are not counted": "enable-lora",
-    "prefill is not split by context": "enable-prefill-context-parallel",
+    CAPTURED: "disable-cuda-graph",
+    BALANCED: "enable-eplb",
+    ADAPTERS: "enable-lora",
+    NO_CONTEXT_SPLIT: "enable-prefill-context-parallel",
 }
-_MANY = {_GRAPHS: "cuda-graph-bs cuda-graph-bs-decode", "adapters are not counted": "lora-paths"}
+_MANY = {GRAPHS: "cuda-graph-bs cuda-graph-bs-decode", "adapters are not counted": "lora-paths"}
 
 _ALIASES = {
     "model": "model-path", "tp": "tensor-parallel-size", "tp-size": "tensor-parallel-size",
@@ -96,16 +107,10 @@ _ALIASES = {
 }
 
 
-def _table() -> FlagTable:
-    flags = [*(Flag(name, "value") for name in _MODELLED_VALUES.split()),
-             *(Flag(name, "switch") for name in _MODELLED_SWITCHES.split()),
-             *flags_of("value", "no effect", _NO_EFFECT_VALUES), *flags_of("switch", "no effect", _NO_EFFECT_SWITCHES),
-             *flags_of("value", "not modelled", _MISSING_VALUES),
-             *flags_of("switch", "not modelled", _MISSING_SWITCHES), *flags_of("many", "no effect", _MANY)]
-    return FlagTable(flags, _ALIASES)
-
-
-TABLE = _table()
+TABLE = FlagTable([
+    *modelled(_MODELLED_VALUES, _MODELLED_SWITCHES),
+    *flags_of("no effect", _NO_EFFECT_VALUES, _NO_EFFECT_SWITCHES, _MANY),
+    *flags_of("not modelled", _MISSING_VALUES, _MISSING_SWITCHES)], _ALIASES)
 """Every flag that is known."""
 
 
@@ -188,9 +193,13 @@ def _draft(parsed: Parsed, reading: Reading) -> None:
     for name in ("speculative-algorithm", "speculative-num-steps", "speculative-num-draft-tokens"):
         parsed.notes = [n for n in parsed.notes if n.flag != parsed.spelled.get(name)]
         if draft is None:
-            parsed.note(name, "not modelled", f"{algorithm} drafts; the checkpoint's own MTP and DSpark are modelled")
+            parsed.note(name, "not modelled", why_no_draft(algorithm))
         else:
             parsed.note(name, "modelled", f"engine.draft: {draft}")
+    if str(parsed.values.get("speculative-eagle-topk", "1")) != "1":
+        parsed.note("speculative-eagle-topk", "not modelled", f"a tree of drafts; a chain of {steps} is taken")
+    else:
+        parsed.note("speculative-eagle-topk", "no effect", "one draft token after the other")
     reading.set("draft", draft)
 
 

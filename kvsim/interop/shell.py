@@ -32,6 +32,9 @@ _DOCKER_SWITCHES = frozenset(("-d", "-i", "-t", "-it", "-ti", "-dit", "-itd", "-
                               "--no-healthcheck"))
 _MODULES = {"vllm.entrypoints.openai.api_server": "vllm", "vllm.entrypoints.api_server": "vllm",
             "sglang.launch_server": "sglang"}
+_OTHERS = {"trtllm-serve": "TensorRT-LLM", "trtllm-llmapi-launch": "TensorRT-LLM", "tritonserver": "Triton",
+           "lmdeploy": "LMDeploy", "llama-server": "llama.cpp", "text-generation-launcher": "TGI", "ollama": "Ollama"}
+"""Programs of engines that are not modelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,8 @@ def read_launch(text: str, where: str = "command") -> Launch:
     """
     found = list(_launches(text, where))
     if not found:
-        raise ScenarioError("this starts no engine that is known", [Problem(where, "", _shorten(text), LOOKED_FOR)])
+        raise ScenarioError("this starts no engine that is known",
+                            [Problem(where, "", _shorten(text), LOOKED_FOR, _other_engine(text))])
     first = found[0]
     return Launch(first.engine, first.args, first.env, first.image, len(found) - 1)
 
@@ -202,6 +206,15 @@ def _assignments(values: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             return env, list(values[i:])
         name, _, env[name] = value.partition("=")
     return env, []
+
+
+def _other_engine(text: str) -> str:
+    """What helps with the command of an engine that has no profile."""
+    for word, engine in _OTHERS.items():
+        if re.search(rf"(?<![\w.]){word}(?![\w.])", text):
+            return (f"{engine} has no engine profile: write a scenario with its degrees as layout, its limits as "
+                    "engine, and the pool that it logs as engine.kv_bytes_per_gpu")
+    return ""
 
 
 def _shorten(text: str) -> str:

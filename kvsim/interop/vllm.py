@@ -8,8 +8,32 @@ from __future__ import annotations
 from typing import Any
 
 from kvsim.interop.connectors import read_offload
-from kvsim.interop.flags import Flag, FlagTable, Parsed, flags_of
-from kvsim.interop.reading import Asked, Reading, draft_name, read_block_size, read_kv_dtype
+from kvsim.interop.flags import FlagTable, Parsed
+from kvsim.interop.reading import (
+    MTP_METHODS,
+    Asked,
+    Reading,
+    draft_name,
+    method_of,
+    read_block_size,
+    read_kv_dtype,
+    why_no_draft,
+)
+from kvsim.interop.tables import (
+    ADAPTERS,
+    BALANCED,
+    CAPTURED,
+    GRAPHS,
+    KERNELS,
+    LOADING,
+    NO_CONTEXT_SPLIT,
+    SERVER,
+    SPREAD,
+    STATE_FORMAT,
+    WEIGHTS,
+    flags_of,
+    modelled,
+)
 
 FLAGS_AS_OF = "vLLM 0.33.0, November 2026"
 
@@ -22,14 +46,9 @@ _MODELLED_VALUES = (
 _MODELLED_SWITCHES = ("enable-expert-parallel enable-prefix-caching async-scheduling enable-chunked-prefill "
                       "disable-hybrid-kv-cache-manager")
 
-_SERVER = "the server's front, not the engine"
-_LOADING = "how weights are loaded, not how many"
-_KERNELS = "which kernel runs is the engine profile's"
-_SPREAD = "where the ranks are; the layout says how many"
-_GRAPHS = "CUDA graph memory is a range of the engine profile"
 
 _NO_EFFECT_VALUES = {
-    _SERVER: (
+    SERVER: (
         "host port uds api-key api-server-count root-path ssl-keyfile ssl-certfile ssl-ca-certs ssl-cert-reqs "
         "uvicorn-log-level log-config-file log-level max-log-len chat-template chat-template-content-format "
         "response-role tool-call-parser tool-parser-plugin tool-server reasoning-parser reasoning-parser-plugin "
@@ -38,58 +57,58 @@ _NO_EFFECT_VALUES = {
         "guided-decoding-backend prefix-caching-hash-algo shutdown-timeout h11-max-header-count "
         "limit-mm-per-prompt mm-processor-kwargs mm-processor-cache-gb mm-processor-cache-type "
         "allowed-local-media-path media-io-kwargs logits-processor-pattern runner convert task"),
-    _LOADING: (
+    LOADING: (
         "tokenizer tokenizer-mode tokenizer-revision revision code-revision load-format download-dir hf-token "
         "hf-config-path config-format model-loader-extra-config ignore-patterns safetensors-load-strategy seed "
         "max-parallel-loading-workers"),
-    _KERNELS: (
+    KERNELS: (
         "attention-backend attention-config moe-backend linear-backend mla-prefill-backend all2all-backend "
         "kernel-config compilation-config optimization-level O dtype mamba-backend dcp-comm-backend "
         "dcp-kv-cache-interleave-size cp-kv-cache-interleave-size mm-encoder-attn-backend model-impl"),
-    _SPREAD: (
+    SPREAD: (
         "distributed-executor-backend nnodes node-rank master-addr master-port data-parallel-size-local "
         "data-parallel-address data-parallel-rpc-port data-parallel-backend data-parallel-rank "
         "data-parallel-start-rank numa-bind worker-cls worker-extension-cls device mm-encoder-tp-mode"),
-    _GRAPHS: "max-cudagraph-capture-size cudagraph-capture-sizes max-seq-len-to-capture",
+    GRAPHS: "max-cudagraph-capture-size cudagraph-capture-sizes max-seq-len-to-capture",
     "vLLM V1 recomputes, it never swaps": "swap-space preemption-mode",
     "checkpoints are kept at whole blocks": "mamba-block-size",
 }
 _NO_EFFECT_SWITCHES = {
-    _SERVER: (
+    SERVER: (
         "enable-auto-tool-choice disable-log-requests enable-log-requests disable-log-stats disable-uvicorn-access-log "
         "enable-request-id-headers enable-server-load-tracking enable-prompt-tokens-details allow-credentials headless "
         "disable-fastapi-docs enable-log-outputs trust-request-chat-template enable-metrics return-tokens-as-token-ids "
         "disable-frontend-multiprocessing kv-cache-metrics enable-mfu-metrics async-engine"),
-    _LOADING: (
+    LOADING: (
         "trust-remote-code skip-tokenizer-init use-tqdm-on-load enable-sleep-mode enable-cumem-allocator "
         "enable-tokenizer-info-endpoint"),
-    _KERNELS: (
+    KERNELS: (
         "disable-custom-all-reduce enable-flashinfer-autotune enable-dbo disable-cascade-attn use-replayssm "
         "O0 O1 O2 O3 calculate-kv-scales"),
-    _SPREAD: "data-parallel-hybrid-lb data-parallel-external-lb disable-nccl-for-dp-synchronization",
+    SPREAD: "data-parallel-hybrid-lb data-parallel-external-lb disable-nccl-for-dp-synchronization",
 }
 _MISSING_VALUES = {
-    "weights are those of the model's profile": "quantization cpu-offload-gb hf-overrides",
-    "the state is kept in the profile's format": "mamba-ssm-cache-dtype mamba-cache-dtype",
+    WEIGHTS: "quantization cpu-offload-gb hf-overrides",
+    STATE_FORMAT: "mamba-ssm-cache-dtype mamba-cache-dtype",
     "hits end at whole blocks": "prefix-match-unit",
-    "prefill is not split by context": "prefill-context-parallel-size",
+    NO_CONTEXT_SPLIT: "prefill-context-parallel-size",
     "chunks are limited by the token budget alone": "long-prefill-token-threshold max-num-partial-prefills "
                                                     "max-long-partial-prefills",
-    "adapters take memory and time that are not counted": "max-loras max-lora-rank max-cpu-loras lora-dtype",
-    "experts are balanced": "eplb-config num-redundant-experts",
+    ADAPTERS: "max-loras max-lora-rank max-cpu-loras lora-dtype",
+    BALANCED: "eplb-config num-redundant-experts",
     "unknown to kvsim": "additional-config rope-scaling rope-theta swap-out-threshold",
     "blocks that are free are all usable": "watermark",
 }
 _MISSING_SWITCHES = {
-    "graphs are captured: memory and speed would differ": "enforce-eager",
-    "adapters take memory and time that are not counted": "enable-lora",
-    "experts are balanced": "enable-eplb",
+    CAPTURED: "enforce-eager",
+    ADAPTERS: "enable-lora",
+    BALANCED: "enable-eplb",
     "the vision tower's weights are still counted": "language-model-only",
     "windows are kept as windows": "disable-sliding-window",
     "a prompt is admitted whole": "disable-chunked-mm-input",
 }
-_MANY = {_SERVER: "served-model-name allowed-origins allowed-methods allowed-headers middleware logits-processors",
-         "adapters take memory and time that are not counted": "lora-modules"}
+_MANY = {SERVER: "served-model-name allowed-origins allowed-methods allowed-headers middleware logits-processors",
+         ADAPTERS: "lora-modules"}
 
 _ALIASES = {
     "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
@@ -102,16 +121,10 @@ _ALIASES = {
 }
 
 
-def _table() -> FlagTable:
-    flags = [*(Flag(name, "value") for name in _MODELLED_VALUES.split()),
-             *(Flag(name, "switch") for name in _MODELLED_SWITCHES.split()),
-             *flags_of("value", "no effect", _NO_EFFECT_VALUES), *flags_of("switch", "no effect", _NO_EFFECT_SWITCHES),
-             *flags_of("value", "not modelled", _MISSING_VALUES),
-             *flags_of("switch", "not modelled", _MISSING_SWITCHES), *flags_of("many", "no effect", _MANY)]
-    return FlagTable(flags, _ALIASES, "no-")
-
-
-TABLE = _table()
+TABLE = FlagTable([
+    *modelled(_MODELLED_VALUES, _MODELLED_SWITCHES),
+    *flags_of("no effect", _NO_EFFECT_VALUES, _NO_EFFECT_SWITCHES, _MANY),
+    *flags_of("not modelled", _MISSING_VALUES, _MISSING_SWITCHES)], _ALIASES, "no-")
 """Every flag that is known."""
 
 
@@ -209,17 +222,23 @@ def _pool(parsed: Parsed, reading: Reading) -> None:
         reading.set("kv_bytes_per_gpu", size)
 
 
+_DRAFT_FLAGS = ("speculative-config", "spec-method", "spec-tokens", "spec-model")
+
+
 def _draft(parsed: Parsed, reading: Reading) -> None:
-    data: dict[str, Any] = parsed.mapping("speculative-config")
-    method = str(parsed.values.get("spec-method", data.get("method") or "")).lower()
-    if not data and not method:
+    if not any(name in parsed.values for name in _DRAFT_FLAGS):
         return
-    tokens = human_tokens(parsed.values.get("spec-tokens", data.get("num_speculative_tokens", 0)))
+    data: dict[str, Any] = parsed.mapping("speculative-config")
+    model = str(parsed.values.get("spec-model", data.get("model") or ""))
+    method = str(parsed.values.get("spec-method", data.get("method") or "")).lower() or method_of(model)
+    # Without a number vLLM takes that of the checkpoint's MTP layers: one in all that have profiles.
+    default = 1 if method in MTP_METHODS else 0
+    tokens = human_tokens(parsed.values.get("spec-tokens", data.get("num_speculative_tokens", default)))
     dtype = str(data.get("kv_cache_dtype") or reading.engine.get("kv_dtype", "bf16"))
     draft = draft_name(method, tokens, "bf16" if dtype in ("bf16", "bfloat16") else "fp8")
-    for name in ("speculative-config", "spec-method", "spec-tokens", "spec-model"):
+    for name in _DRAFT_FLAGS:
         if draft is None:
-            parsed.note(name, "not modelled", f"{method or 'this method'} drafts; MTP and DSpark are modelled")
+            parsed.note(name, "not modelled", why_no_draft(method))
         else:
             parsed.note(name, "modelled", f"engine.draft: {draft}")
     reading.set("draft", draft)

@@ -20,6 +20,7 @@ _ACCEPTED = "none, mtp-kN, eagle3-kN, dflash-kN, dspark-fp8-kN or dspark-bf16-kN
 _FORM = re.compile(r"^(?:none|(?P<kind>mtp|eagle3|dflash)-k(?P<plain>\d+)|"
                    r"dspark-(?P<dtype>fp8|bf16)-k(?P<dspark>\d+))$")
 
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A draft model kept beside the target.

@@ -19,7 +19,7 @@ from kvsim.memory.layers import kv_bytes_per_token, state_bytes, window_bytes, w
 from kvsim.profiles.model import CompressedAttention, MlaAttention, ModelProfile
 
 DEFAULT_BLOCK_TOKENS = 16
-Kind = Literal["attention", "window", "state"]
+GroupKind = Literal["attention", "window", "state"]
 LogFormula = Literal["uniform", "product", "per-group"]
 
 
@@ -32,7 +32,7 @@ class Bucket:
     """
 
     name: str
-    kind: Kind
+    kind: GroupKind
     layers: tuple[int, ...]
     unit_bytes: float
     window: int = 0
@@ -43,7 +43,7 @@ class Group:
     """One KV cache group: up to ``layers_per_group`` layers that share block tables."""
 
     bucket: str
-    kind: Kind
+    kind: GroupKind
     block_tokens: int
     layers: tuple[int, ...]
     window: int = 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from kvsim.planning.pool import Workers
-from kvsim.planning.trials import Measure, limits_of
-from kvsim.report.report import plain
+from kvsim.planning.trials import Limit, Measure, limits_of
+from kvsim.report.report import Report, plain
 from kvsim.scenario import Scenario, load_scenario
 from kvsim.simulation import simulate
 
@@ -118,10 +118,14 @@ def balance(scenario: Scenario | str | Mapping[str, Any], run: Workers | None = 
     return BalanceTable(checked.name, tuple(rows))
 
 
-def _solve(limits: tuple[tuple[str, str, float], ...], job: tuple[str, Scenario]) -> Balance:
+def _solve(limits: tuple[Limit, ...], job: tuple[str, Scenario]) -> Balance:
     """One way, simulated."""
     name, scenario = job
-    report = simulate(scenario)
+    return balance_of(name, simulate(scenario), limits)
+
+
+def balance_of(name: str, report: Report, limits: Sequence[Limit]) -> Balance:
+    """One way to use the replicas, from its report and the SLO's limits."""
     use, latency = report.disaggregation, report.latency
     measures = tuple(Measure(kind, statistic, float(getattr(getattr(latency, kind), statistic)), limit)
                      for kind, statistic, limit in limits)

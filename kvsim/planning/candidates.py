@@ -56,7 +56,7 @@ def candidate(base: Scenario, parts: dict[str, Any], engine: dict[str, Any]) -> 
     if moved or pool.get("kv_dtype", base.engine.kv_dtype) != base.engine.kv_dtype:
         pool |= {"kv_bytes_per_gpu": None, "num_blocks": None, "calibration": None}
     changed = base.model_copy(update={"engine": base.engine.model_copy(update=pool), "study": None, "plan": None,
-                                      "replicas": 1, **parts})
+                                      "replicas": 1, "failures": (), "autoscale": None, **parts})
     return Candidate(name_of(changed), changed)
 
 

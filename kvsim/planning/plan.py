@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from kvsim.planning.advice import advice
-from kvsim.planning.pool import process_pool
+from kvsim.planning.day import day
+from kvsim.planning.pool import Workers, process_pool
 from kvsim.planning.results import PlanResult
-from kvsim.planning.search import PlanOptions, cheapest
-from kvsim.scenario import Scenario, load_scenario
+from kvsim.planning.search import Cheapest, PlanOptions, cheapest
+from kvsim.planning.survival import survival
+from kvsim.scenario import DayPart, PlanPart, Scenario, SurvivePart, load_scenario
 
 
 def plan(scenario: Scenario | str | Mapping[str, Any], options: PlanOptions | None = None) -> PlanResult:
@@ -56,8 +58,27 @@ def plan(scenario: Scenario | str | Mapping[str, Any], options: PlanOptions | No
     scenario = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
     with process_pool(options.workers) as run:
         found = cheapest(scenario, options, run)
+        result = _with_fleet(scenario, found, options, run)
         if not options.advise:
-            return found.result
+            return result
         advised = advice(scenario, found, options, run)
-        return replace(found.result, changes=advised.changes, interval=advised.interval,
-                       simulations=found.result.simulations + advised.simulations)
+        return replace(result, changes=advised.changes, interval=advised.interval,
+                       simulations=result.simulations + advised.simulations)
+
+
+def _with_fleet(scenario: Scenario, found: Cheapest, options: PlanOptions, run: Workers) -> PlanResult:
+    """The search's result, with what the loss of a node and a day below the peak do to its fleet where asked for."""
+    part, result = scenario.plan or PlanPart(), found.result
+    loss, swing = part.survive, part.day
+    if options.lose_nodes is not None:
+        loss = (loss or SurvivePart()).model_copy(update={"nodes": options.lose_nodes})
+    if options.peak_over_mean is not None:
+        swing = (swing or DayPart(peak_over_mean=2.0)).model_copy(
+            update={"peak_over_mean": options.peak_over_mean, "load": None})
+    if loss is not None:
+        lost = survival(found, loss, run, part.replications)
+        result = replace(result, survival=lost, simulations=result.simulations + lost.simulations)
+    if swing is not None:
+        swung = day(found, swing, run)
+        result = replace(result, day=swung, simulations=result.simulations + swung.simulations)
+    return result

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import Protocol, TypeVar
 
 Job = TypeVar("Job")
@@ -29,7 +33,8 @@ def process_pool(count: int) -> Generator[Workers]:
     Notes
     -----
     A process that dies (killed for its memory, say) takes the whole pool with it; whatever is not solved by then is
-    solved in this process. Functions and jobs must be picklable.
+    solved in this process. Where the work is given up (Ctrl-C, an error), or this process is gone, the others end at
+    once, in the middle of their jobs. Functions and jobs must be picklable.
 
     Examples
     --------
@@ -40,8 +45,40 @@ def process_pool(count: int) -> Generator[Workers]:
     if count <= 1:
         yield _here
         return
-    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+    context = get_context("spawn")
+    reader, writer = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(count, context, _follow, (reader,))
+    try:
         yield _On(pool)
+        pool.shutdown()
+    finally:
+        writer.close()
+        pool.shutdown(cancel_futures=True)
+        reader.close()
+
+
+def _follow(reader: Connection) -> None:
+    """End this process as soon as the other end of a pipe is closed."""
+    threading.Thread(target=_end_with, args=(reader,), daemon=True).start()
+
+
+def _end_with(reader: Connection) -> None:
+    """Wait for the end of a pipe."""
+    reader.poll(None)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def _uninterrupted() -> Generator[None]:
+    """Hold Ctrl-C back; processes that start meanwhile never get it, since it is for this one to answer."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _here(function: Callable[[Job], Answer], jobs: Sequence[Job],
@@ -73,7 +110,8 @@ class _On:
     def _submitted(self, function: Callable[[Job], Answer], job: Job) -> Future[Answer] | None:
         """The job on its way; None where the pool is broken already."""
         try:
-            return self._pool.submit(function, job)
+            with _uninterrupted():
+                return self._pool.submit(function, job)
         except BrokenProcessPool:
             return None
 

@@ -100,7 +100,8 @@ def _contexts(table: PriceTable) -> Iterator[str]:
     """Fresh input against context, a row a context, a column a price profile."""
     names = list(table.contexts)
     flat = table.contexts[names[0]][0].flat_usd_per_mtok
-    yield f"Fresh input at a busy engine by the context before it [$/M]; the API charges {usd_text(flat)} for all"
+    charged = "no API price is known" if math.isnan(flat) else f"the API charges {usd_text(flat)} for all"
+    yield f"Fresh input at a busy engine by the context before it [$/M]; {charged}"
     yield "  " + f"{'context':>10}" + "".join(f" {name:>24}" for name in names)
     yield from (_context_line(row) for row in zip(*table.contexts.values(), strict=True))
 

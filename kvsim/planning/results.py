@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvsim.planning.trials import Trial, plain_trial
 from kvsim.report.bill import Bill
 from kvsim.report.report import plain
 from kvsim.report.slo import ParetoPoint, pareto
 from kvsim.scenario import Scenario
+
+if TYPE_CHECKING:
+    from kvsim.planning.day import Day
+    from kvsim.planning.survival import Survival
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class Option:
 
     ``gpus`` and ``usd_per_hour`` include spares and whole buying units; ``sessions_per_replica`` is what each has to
     carry; ``broken`` is the trial with the fewest sessions that broke the SLO, None where none was needed;
-    ``scenario`` is one replica's.
+    ``scenario`` is one replica's; ``replicas_per_node`` are lost with a node.
     """
 
     name: str
@@ -108,6 +112,7 @@ class Option:
     trust: str
     bill: Bill
     scenario: Scenario | None = None
+    replicas_per_node: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,8 @@ class PlanResult:
     """Options by price, the cheapest first, and why every other configuration is not one.
 
     ``changes`` are all single changes from the cheapest option's fleet, today's first, and ``interval`` is that of its
-    price; both only where they were asked for.
+    price; ``survival`` is what the loss of a node does to it, ``day`` what a day below its peak costs; all of them only
+    where they were asked for.
     """
 
     scenario: str
@@ -135,6 +141,8 @@ class PlanResult:
     simulations: int
     changes: tuple[Change, ...] = ()
     interval: PlanInterval | None = None
+    survival: Survival | None = None
+    day: Day | None = None
 
     @property
     def best(self) -> Option:
@@ -153,6 +161,8 @@ class PlanResult:
                 "simulations": self.simulations, "options": [_plain_option(o) for o in self.options],
                 "pareto": [asdict(p) for p in self.front],
                 "changes": plain(self.changes), "interval": plain(self.interval),
+                "survival": self.survival.to_dict() if self.survival else None,
+                "day": self.day.to_dict() if self.day else None,
                 "rejected": [{"name": r.name, "why": r.why, "trial": plain_trial(r.trial)} for r in self.rejected]}
 
 

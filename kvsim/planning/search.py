@@ -38,6 +38,10 @@ class PlanOptions:
         Try every configuration at every number of replicas within the limits, without bounds and prices.
     advise : bool
         Also find what the next dollar buys, and how sure the cheapest option is.
+    lose_nodes : int or None
+        Nodes whose loss at the peak is simulated, instead of ``plan.survive.nodes``.
+    peak_over_mean : float or None
+        Peak over mean load of the day that is simulated, instead of that of ``plan.day``.
     progress : callable or None
         See `PlanProgress`.
     """
@@ -47,6 +51,8 @@ class PlanOptions:
     workers: int = 1
     exhaustive: bool = False
     advise: bool = False
+    lose_nodes: int | None = None
+    peak_over_mean: float | None = None
     progress: PlanProgress | None = None
 
 
@@ -65,6 +71,11 @@ class Case:
         whole = prices.model_copy(update={"whole_units": prices.whole_units is not False})
         scenario = self.resolved.scenario.model_copy(update={"prices": whole})
         return hourly_bill(replace(self.resolved, scenario=scenario), self.store, replicas)
+
+    @property
+    def replicas_per_node(self) -> int:
+        """Replicas that stop with a node: all on it, or the one that it is a part of."""
+        return max(1, int(gpus_per_node(self.resolved, self.store)) // self.candidate.scenario.hardware.num_gpus)
 
     def power_kw(self, bill: Bill) -> float:
         """All-in power [kW] of the GPUs that are paid for; nan where no node says."""
@@ -249,7 +260,7 @@ def _option(search: Search, case: Case, found: Found) -> Option:
     return Option(case.candidate.name, found.kept.sessions, replicas, spares, bill.units.billed_gpus, bill.usd_per_hour,
                   case.power_kw(bill), bill.usd_per_hour * HOURS_PER_MONTH / seats if seats else math.nan,
                   seats / nodes if seats else math.nan, found.kept, found.broken, trust_mark(case.resolved), bill,
-                  case.candidate.scenario)
+                  case.candidate.scenario, case.replicas_per_node)
 
 
 def _result(search: Search) -> Cheapest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from kvsim.planning.changes import changes_text
+from kvsim.planning.fleet_text import day_text, one_node_down, survival_text
 from kvsim.planning.results import Option, PlanInterval, PlanResult
 from kvsim.report.bill import bill_text
 
@@ -16,6 +17,10 @@ def plan_text(result: PlanResult) -> str:
     lines = [f"{result.scenario}: {seats}{need.live_sessions:,} live sessions ({need.how})", "", *_best_lines(best)]
     if result.interval is not None:
         lines.append(_interval_line(result.interval))
+    if result.survival is None:
+        lines.append(one_node_down(best, need.live_sessions))
+    lines += [line for part in (result.survival and survival_text(result.survival),
+                                result.day and day_text(result.day)) if part for line in ("", part)]
     lines += ["", "Options", *(_option_row(o) for o in result.options)]
     if result.changes:
         lines += ["", changes_text(result.changes, "The next best dollar: every single change from the cheapest")]
@@ -35,8 +40,17 @@ def _best_lines(best: Option) -> list[str]:
     if best.broken is not None:
         lines.append(f"{best.broken.sessions} sessions a replica break the SLO: {best.broken.worst.text()}")
     if math.isfinite(best.usd_per_seat_month):
-        lines.append(f"${best.usd_per_seat_month:,.2f} a seat and month, {best.seats_per_node:,.1f} seats a node")
+        lines.append(f"${best.usd_per_seat_month:,.2f} a seat and month, {_seats(best.seats_per_node)} seats a node")
     return lines
+
+
+def _seats(number: float) -> str:
+    """Seats a node: with a decimal where that says something.
+
+    >>> _seats(2000.0), _seats(3.25)
+    ('2,000', '3.2')
+    """
+    return f"{number:,.0f}" if number >= 10 else f"{number:,.1f}"
 
 
 def _option_row(option: Option) -> str:

@@ -242,7 +242,7 @@ class EngineDefaults(Strict):
 
 
 class SupportFact(Strict):
-    """Whether an engine version can do something: ``since`` counts (version or date) in ``note``."""
+    """Whether an engine has a ``feature``, as of a ``version`` and ``date``; ``note`` may say since when."""
 
     feature: str
     supported: bool

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from kvsim.units import UNITS, to_base, units_of
 
-Kind = Literal["nominal", "measured", "derived", "assumed"]
+FigureKind = Literal["nominal", "measured", "derived", "assumed"]
 
 
 class Strict(BaseModel):
@@ -28,7 +29,7 @@ class Figure(Strict):
 
     value: float
     unit: str
-    kind: Kind
+    kind: FigureKind
     source: str
     note: str = ""
     why: str = ""
@@ -113,15 +114,19 @@ def figures_in(part: Any, path: str = "") -> list[tuple[str, Figure]]:
     """All (dotted path, figure) pairs of a profile part, in file order."""
     if isinstance(part, Figure):
         return [(path, part)]
-    found: list[tuple[str, Figure]] = []
+    return [pair for name, child in children_of(part) for pair in figures_in(child, f"{path}.{name}" if path else name)]
+
+
+def children_of(part: Any) -> list[tuple[str, Any]]:
+    """(name, part) of everything right inside a profile part, in file order; lists count from 0.
+
+    >>> children_of({"a": 1}), children_of(("x", "y")), children_of(3)
+    ([('a', 1)], [('0', 'x'), ('1', 'y')], [])
+    """
     if isinstance(part, BaseModel):
-        children: list[tuple[str, Any]] = [(n, getattr(part, n)) for n in type(part).model_fields]
-    elif isinstance(part, dict):
-        children = [(str(k), v) for k, v in part.items()]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    elif isinstance(part, tuple | list):
-        children = [(str(i), v) for i, v in enumerate(part)]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    else:
-        return []
-    for name, child in children:
-        found += figures_in(child, f"{path}.{name}" if path else name)
-    return found
+        return [(name, getattr(part, name)) for name in type(part).model_fields]
+    if isinstance(part, Mapping):
+        return [(str(key), value) for key, value in cast("Mapping[Any, Any]", part).items()]
+    if isinstance(part, tuple | list):
+        return [(str(number), value) for number, value in enumerate(cast("Sequence[Any]", part))]
+    return []

@@ -30,6 +30,10 @@ Architecture = Literal["ampere", "ada", "hopper", "blackwell", "blackwell-workst
                        "cdna3", "cdna4", "cdna5", "tpu", "trainium", "ascend", "gaudi"]
 
 
+NIC_EFFICIENCY = 0.71
+"""Share of a NIC's rate that RDMA transfers between GPUs reach: Mooncake's three published points."""
+
+
 class Link(Strict):
     """A link of one GPU; bandwidths are one direction.
 
@@ -144,7 +148,7 @@ class StorageProfile(Profile):
 
 
 class OwnedCost(Strict):
-    """What owning costs beside the chip; the form is in hardware_prices' annuity formula."""
+    """What owning a GPU costs: capital, its life, power and space; `kvsim.report.bill` makes $ per hour of it."""
 
     capex_per_gpu: dict[str, Usd]
     life_years: Count

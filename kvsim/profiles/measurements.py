@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from kvsim.errors import Problem, ProfileError
-from kvsim.profiles.figure import BytesPerS, FlopPerS, Seconds, Source, Strict, figures_in
-from kvsim.profiles.hardware import GpuProfile
-from kvsim.profiles.problems import problems_of
+from kvsim.profiles.figure import BytesPerS, Seconds, Source, Strict, figures_in
+from kvsim.profiles.hardware import GpuProfile, Reached
+from kvsim.profiles.problems import read_checked
 from kvsim.profiles.store import ProfileStore, load_text
-from kvsim.profiles.yamlio import parse_yaml
-
-_REACHED = ("hbm_read", "hbm_copy", "weight_read", "gemm_sustained", "kernel_in_graph", "eager_launch")
 
 
 class HostCopies(Strict):
@@ -35,19 +30,13 @@ class Product(Strict):
     time: Seconds
 
 
-class GpuMeasurements(Strict):
+class GpuMeasurements(Reached):
     """A file of ``kvsim calibrate --microbench``; ``gpu`` names the profile that it belongs to."""
 
     schema_: Literal["kvsim/gpu-measurements/1"] = Field(alias="schema")
     gpu: str
     device: str
     host_link: HostCopies
-    hbm_read: BytesPerS
-    hbm_copy: BytesPerS
-    weight_read: BytesPerS
-    gemm_sustained: FlopPerS
-    kernel_in_graph: Seconds
-    eager_launch: Seconds
     gemms: tuple[Product, ...] = ()
     sources: dict[str, Source]
 
@@ -60,16 +49,7 @@ def read_measurements(path: str | Path) -> GpuMeasurements:
     ProfileError
         It cannot be read, or has wrong fields (all of them named).
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as err:
-        raise ProfileError(f"cannot read {path}", [Problem(str(path), "", str(err), "measurements of a GPU")]) from None
-    data = parse_yaml(text, str(path), ProfileError)
-    try:
-        return GpuMeasurements.model_validate_json(json.dumps(data, default=str), strict=True)
-    except ValidationError as err:
-        found = problems_of(err, str(path), GpuMeasurements, data)
-        raise ProfileError(f"{path} is not a valid file of measurements", found) from None
+    return read_checked(path, GpuMeasurements, "a valid file of measurements")
 
 
 def measured_profile(measured: GpuMeasurements, store: ProfileStore) -> str:
@@ -98,7 +78,7 @@ def measured_profile(measured: GpuMeasurements, store: ProfileStore) -> str:
     data = base.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
     new = measured.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
     data["host_link"] |= new["host_link"]
-    data["reached"] = {name: new[name] for name in _REACHED}
+    data["reached"] = {name: new[name] for name in Reached.model_fields}
     data["sources"] |= new["sources"]
     merged = GpuProfile.model_validate(data)
     used = {figure.source for _, figure in figures_in(merged)}

@@ -135,14 +135,52 @@ def attention_params(spec: Attention, hidden: int) -> int:
             return _mamba(spec, hidden)
 
 
+def repeated_params(spec: Attention, hidden: int) -> int:
+    """Parameters of one attention layer that every tensor-parallel rank holds, and reads, whole.
+
+    Notes
+    -----
+    Projections into latents (MLA) and into compressed entries, compressors, and the indexers of sparse attention, as
+    vLLM and SGLang load them; norms are below 0.1 %. What is left is split by heads.
+
+    Examples
+    --------
+    >>> from kvsim.profiles.model import MlaAttention
+    >>> latent = MlaAttention(kind="mla", num_heads=96, q_lora_rank=1536, kv_lora_rank=512,
+    ...                       qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
+    >>> repeated_params(latent, 7168) == 7168 * (1536 + 512 + 64)
+    True
+    """
+    match spec:
+        case MlaAttention():
+            return hidden * (spec.q_lora_rank + spec.kv_lora_rank + spec.qk_rope_head_dim) + _mla_indexer(spec, hidden)
+        case CompressedAttention():
+            into = hidden * (spec.q_lora_rank + spec.entry_dim) + _compressor(spec, spec.entry_dim, hidden)
+            return into + _entry_indexer(spec, hidden)
+        case GqaAttention():
+            return _gqa_indexer(spec, hidden)
+        case _:
+            return 0
+
+
+def kv_projection_params(spec: Attention, hidden: int) -> int:
+    """Parameters of the K and V projections of one layer with KV heads (GQA); 0 for other kinds."""
+    if not isinstance(spec, GqaAttention):
+        return 0
+    return hidden * spec.num_kv_heads * (spec.head_dim + (spec.v_head_dim or spec.head_dim))
+
+
 def _gqa(spec: GqaAttention, hidden: int) -> int:
     """Q, K, V, O, an output gate as wide as O's input, index queries and one index key."""
-    v_dim = spec.v_head_dim or spec.head_dim
     query = hidden * spec.num_heads * spec.head_dim
-    keys = hidden * spec.num_kv_heads * (spec.head_dim + v_dim)
-    output = hidden * spec.num_heads * v_dim
-    index = hidden * (spec.index_num_heads + 1) * spec.index_key_bytes_bf16 // 2 if spec.index_num_heads else 0
-    return query + keys + output * (2 if spec.output_gate else 1) + index
+    output = hidden * spec.num_heads * (spec.v_head_dim or spec.head_dim)
+    return (query + kv_projection_params(spec, hidden) + output * (2 if spec.output_gate else 1)
+            + _gqa_indexer(spec, hidden))
+
+
+def _gqa_indexer(spec: GqaAttention, hidden: int) -> int:
+    """Index queries and one index key."""
+    return hidden * (spec.index_num_heads + 1) * spec.index_key_bytes_bf16 // 2 if spec.index_num_heads else 0
 
 
 def _mla(spec: MlaAttention, hidden: int) -> int:
@@ -152,11 +190,15 @@ def _mla(spec: MlaAttention, hidden: int) -> int:
     latent = hidden * (spec.kv_lora_rank + spec.qk_rope_head_dim) + spec.kv_lora_rank
     expand = spec.kv_lora_rank * spec.num_heads * (spec.qk_nope_head_dim + spec.v_head_dim)
     output = spec.num_heads * spec.v_head_dim * hidden * (2 if spec.output_gate else 1)
-    index = 0
-    if spec.indexer_head_dim:
-        index = (rank or hidden) * spec.indexer_num_heads * spec.indexer_head_dim
-        index += hidden * (spec.indexer_head_dim + spec.indexer_num_heads) + 2 * spec.indexer_head_dim
-    return query + latent + expand + output + index
+    return query + latent + expand + output + _mla_indexer(spec, hidden)
+
+
+def _mla_indexer(spec: MlaAttention, hidden: int) -> int:
+    """Index queries, one index key with its norm, weights of the heads."""
+    if not spec.indexer_head_dim:
+        return 0
+    queries = (spec.q_lora_rank or hidden) * spec.indexer_num_heads * spec.indexer_head_dim
+    return queries + hidden * (spec.indexer_head_dim + spec.indexer_num_heads) + 2 * spec.indexer_head_dim
 
 
 def _compressed(spec: CompressedAttention, hidden: int) -> int:
@@ -165,11 +207,15 @@ def _compressed(spec: CompressedAttention, hidden: int) -> int:
     query = (rank or hidden) * wide + rank * (hidden + 1)
     entry = hidden * spec.entry_dim + spec.entry_dim
     output = spec.o_lora_rank * (wide + spec.o_groups * hidden) if spec.o_lora_rank else wide * hidden
-    index = 0
-    if spec.indexer_head_dim:
-        index = (rank or hidden) * spec.indexer_num_heads * spec.indexer_head_dim + hidden * spec.indexer_num_heads
-        index += _compressor(spec, spec.indexer_head_dim, hidden)
-    return query + entry + output + _compressor(spec, spec.entry_dim, hidden) + index
+    return query + entry + output + _compressor(spec, spec.entry_dim, hidden) + _entry_indexer(spec, hidden)
+
+
+def _entry_indexer(spec: CompressedAttention, hidden: int) -> int:
+    """Index queries, weights of the heads, the index keys' own compressor."""
+    if not spec.indexer_head_dim:
+        return 0
+    queries = (spec.q_lora_rank or hidden) * spec.indexer_num_heads * spec.indexer_head_dim
+    return queries + hidden * spec.indexer_num_heads + _compressor(spec, spec.indexer_head_dim, hidden)
 
 
 def _compressor(spec: CompressedAttention, width: int, hidden: int) -> int:

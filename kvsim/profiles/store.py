@@ -24,10 +24,11 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from kvsim.errors import Problem, ProfileError, nearest
 from kvsim.profiles.figure import Profile
+from kvsim.profiles.labels import bare, former, meant, repository_hint, variant_hint
 from kvsim.profiles.paths import PROFILE_FOLDERS, data_root
 from kvsim.profiles.physics import dense_problems
 from kvsim.profiles.problems import problems_of
-from kvsim.profiles.yamlio import parse_yaml
+from kvsim.profiles.yamlio import parse_yaml, read_text
 from kvsim.units import UNITS
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["gpu", "node", "storage", "price", "api-price", "model", "engine", "draft"]
 
-KINDS: tuple[Kind, ...] = ("gpu", "node", "storage", "price", "api-price", "model", "engine", "draft")
+KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 """Every kind of profile."""
 
 SCHEMAS = MappingProxyType({
@@ -83,7 +84,7 @@ def load_profile(path: str | Path) -> Profile:
     >>> round(gpu.hbm_usable.base / 2**30, 2)
     268.59
     """
-    return load_text(_read(Path(path)), str(path))
+    return load_text(read_text(path, "UTF-8 text", ProfileError), str(path))
 
 
 def load_text(text: str, where: str) -> Profile:
@@ -119,7 +120,8 @@ class ProfileStore:
 
     Folders are searched with all their subfolders. An earlier folder wins over a later one, so that users can replace
     a shipped profile, whose aliases then lead to theirs; two profiles of one kind in the same folder may not share a
-    name or alias. Names are compared without regard to case, and ``_`` counts as ``-``.
+    name or alias. Names are compared without regard to case, and ``_`` counts as ``-``. A GPU is also found by the name
+    that its tools print (`kvsim.profiles.labels`).
 
     Parameters
     ----------
@@ -129,8 +131,8 @@ class ProfileStore:
     Examples
     --------
     >>> store = default_store()
-    >>> store.get("gpu", "B300").name
-    'b300-sxm'
+    >>> store.get("gpu", "B300").name, store.get("gpu", "NVIDIA H100 80GB HBM3").name
+    ('b300-sxm', 'h100-sxm')
     """
 
     def __init__(self, search_path: tuple[Path, ...]) -> None:
@@ -194,7 +196,7 @@ class ProfileStore:
         >>> default_store().knows("gpu", "b300"), default_store().knows("gpu", "b3000")
         (True, False)
         """
-        return _normal(name) in self._index[kind]
+        return self._found(kind, name) is not None
 
     def path_of(self, kind: Kind, name: str) -> Path:
         """File of the profile with this name or alias.
@@ -206,7 +208,7 @@ class ProfileStore:
         """
         if name.endswith((".yaml", ".yml")):
             return Path(name)
-        found = self._index[kind].get(_normal(name))
+        found = self._found(kind, name)
         if found is None:
             raise self._unknown(kind, name)
         return found.path
@@ -265,11 +267,34 @@ class ProfileStore:
             raise ProfileError("profiles share a name or an alias", problems)
         return {kind: {key: files[_normal(file.name)] for key, file in files.items()} for kind, files in index.items()}
 
+    def _found(self, kind: Kind, name: str) -> ProfileFile | None:
+        """The file that a name leads to, as it is written or as tools and vendors print it."""
+        index, plain = self._index[kind], _normal(name)
+        if plain in index:
+            return index[plain]
+        if kind == "model":
+            return index.get(former(plain))
+        known = meant(name, self._gpu_names) if kind == "gpu" else None
+        return None if known is None else index[_normal(known)]
+
+    @property
+    def _gpu_names(self) -> dict[str, str]:
+        """Names and aliases of GPUs, and the profile that each leads to."""
+        return {key: file.name for key, file in self._index["gpu"].items()}
+
+    def _hint(self, kind: Kind, name: str) -> str:
+        """What to do about a name that no profile has."""
+        similar = nearest(_normal(name), list(self._index[kind]))
+        if kind == "gpu":
+            return variant_hint(name, self._gpu_names) or similar or nearest(bare(name), list(self._index[kind]))
+        if kind != "model":
+            return similar
+        return _import_hint(name) or "; ".join(part for part in (similar, repository_hint(name)) if part)
+
     def _unknown(self, kind: Kind, name: str) -> ProfileError:
         """The error of a name that no profile has."""
-        known = list(self._index[kind])
         problem = Problem(f"{kind} profile", "", repr(name), ", ".join(self.names(kind)) or f"no {kind} profile exists",
-                          nearest(_normal(name), known))
+                          self._hint(kind, name))
         return ProfileError(f"no {kind} profile {name!r}", [problem, *self.strangers()])
 
 
@@ -298,6 +323,13 @@ def _store_for(user_folders: str) -> ProfileStore:
     return ProfileStore((*users, *shipped))
 
 
+def _import_hint(name: str) -> str:
+    """How a model's config.json, or the folder with it, becomes a profile; empty for any other name."""
+    path = Path(name)
+    config = path / "config.json" if path.is_dir() else path
+    return f"'kvsim profiles import {config} -o mine.yaml' makes a profile of it" if config.suffix == ".json" else ""
+
+
 def _normal(name: str) -> str:
     """A name as it is compared."""
     return name.strip().lower().replace("_", "-").replace(" ", "-")
@@ -309,15 +341,6 @@ def _read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as err:
         problem = Problem(str(path), "", err.strerror or type(err).__name__, "a readable YAML file")
-        raise ProfileError(f"cannot read {path}", [problem]) from None
-
-
-def _read(path: Path) -> str:
-    """Text of a file, or a ProfileError."""
-    try:
-        return _read_bytes(path).decode("utf-8")
-    except UnicodeDecodeError as err:
-        problem = Problem(str(path), "", f"byte {err.start} is not UTF-8", "UTF-8 text")
         raise ProfileError(f"cannot read {path}", [problem]) from None
 
 
@@ -416,7 +439,7 @@ def _child(annotation: Any, part: str) -> Any:
 def _scan(folder: Path) -> Iterator[ProfileFile | Problem]:
     """Profile files of a folder, by their first lines."""
     for path in sorted(p for p in folder.rglob("*") if p.suffix in (".yaml", ".yml")):
-        text = _read(path)
+        text = read_text(path, "UTF-8 text", ProfileError)
         match = _SCHEMA_LINE.search(text)
         schema = match[1] if match else ""
         if schema in SCHEMAS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -39,6 +40,44 @@ class _StrictLoader(_Loader):
 # YAML 1.1 reads 1e9 as text; people mean the number.
 _StrictLoader.add_implicit_resolver(  # pyright: ignore[reportUnknownMemberType]
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d[\d_]*(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789"))
+
+
+def read_text(path: str | Path, accepted: str, error: type[KvsimError]) -> str:
+    """Text of a file.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    accepted : str
+        What it should have been, for the message.
+    error : type of KvsimError
+        What is raised.
+
+    Raises
+    ------
+    KvsimError
+        Of the given class: there is no such file, it cannot be read, or it is not UTF-8.
+
+    Examples
+    --------
+    >>> read_text("no/such.yaml", "YAML", KvsimError)
+    Traceback (most recent call last):
+    kvsim.errors.KvsimError: cannot read no/such.yaml
+      no/such.yaml: got No such file or directory; accepted: YAML
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as err:
+        given = err.strerror or type(err).__name__
+    except UnicodeDecodeError as err:
+        given = f"byte {err.start} is not UTF-8"
+    raise error(f"cannot read {path}", [Problem(str(path), "", given, accepted)])
+
+
+def read_yaml(path: str | Path, error: type[KvsimError], accepted: str = "YAML as UTF-8 text") -> dict[str, Any]:
+    """Read one YAML mapping from a file; raises as `read_text` and `parse_yaml`."""
+    return parse_yaml(read_text(path, accepted, error), str(path), error)
 
 
 def parse_yaml(text: str, where: str, error: type[KvsimError]) -> dict[str, Any]:

@@ -29,7 +29,8 @@ class BillLine:
 class Units:
     """Buying units that hold the GPUs asked for, rounded up.
 
-    With ``share`` a GPU count below one unit pays for its GPUs alone: others are taken to use the rest.
+    With ``share`` a GPU count below one unit pays for its GPUs alone: others are taken to use the rest. ``more`` are
+    units of other kinds that are bought beside these.
 
     Examples
     --------
@@ -37,12 +38,15 @@ class Units:
     '12 GPUs in 2 nodes of 8, 4 idle'
     >>> Units(num_gpus=1, unit="node", gpus_per_unit=8, share=True).text()
     '1 GPU, a share of a node of 8 whose rest others use'
+    >>> Units(16, "node", 8, more=(Units(4, "tray", 4),)).text()
+    '16 GPUs in 2 nodes of 8 + 4 GPUs in 1 tray of 4'
     """
 
     num_gpus: int
     unit: str
     gpus_per_unit: int
     share: bool = False
+    more: tuple[Units, ...] = ()
 
     @property
     def is_share(self) -> bool:
@@ -57,16 +61,23 @@ class Units:
     @property
     def billed_gpus(self) -> int:
         """GPUs that are paid for."""
+        return self._own_billed_gpus + sum([units.billed_gpus for units in self.more])
+
+    @property
+    def _own_billed_gpus(self) -> int:
         return self.num_gpus if self.is_share else self.count * self.gpus_per_unit
 
     def text(self) -> str:
         """How the GPUs asked for fill the units."""
+        return " + ".join([self._own_text(), *(units.text() for units in self.more)])
+
+    def _own_text(self) -> str:
         gpus = f"{self.num_gpus} GPU{'' if self.num_gpus == 1 else 's'}"
         if self.is_share:
             return f"{gpus}, a share of a {self.unit} of {self.gpus_per_unit} whose rest others use"
         if self.gpus_per_unit == 1:
             return gpus
-        idle = self.billed_gpus - self.num_gpus
+        idle = self._own_billed_gpus - self.num_gpus
         units = f"{self.count} {self.unit}{'' if self.count == 1 else 's'} of {self.gpus_per_unit}"
         return f"{gpus} in {units}" + (f", {idle} idle" if idle else "")
 

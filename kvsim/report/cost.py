@@ -96,6 +96,46 @@ class SeatCost:
     usd_per_month: float = math.nan
 
 
+Share = tuple[float, tuple[int, ...]]
+"""Part of the time, 0 to 1, in which there were so many replicas of each group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Replicas of each group in a window: ``paid`` were up or starting, a perfect autoscaler has those ``needed``."""
+
+    paid: tuple[Share, ...]
+    needed: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingCost:
+    """What autoscaling does to the bill.
+
+    Attributes
+    ----------
+    billing : "on_demand" or "reserved"
+        Which of the first two bills is the headline's.
+    on_demand_usd_per_hour : float
+        Replicas paid for while they are up or starting.
+    reserved_usd_per_hour : float
+        All replicas paid for all the time.
+    perfect_usd_per_hour : float
+        Those of a perfect autoscaler (no start-up, load known at every moment), paid for on demand. One that is late
+        may pay less: its requests wait instead.
+    paid_replicas, num_replicas, needed_replicas : float
+        Means behind the three.
+    """
+
+    billing: str
+    on_demand_usd_per_hour: float
+    reserved_usd_per_hour: float
+    perfect_usd_per_hour: float
+    paid_replicas: float
+    num_replicas: float
+    needed_replicas: float
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """The bill and the revenue of the measured window.
@@ -133,6 +173,8 @@ class Cost:
         Share of the engine's busy time that prefill takes.
     as_of, trust : str
         Date of the compute price; how far the speed behind it can be trusted.
+    scaling : ScalingCost or None
+        What autoscaling does to the bill, where there is some.
     """
 
     usd_per_hour: float
@@ -156,6 +198,7 @@ class Cost:
     prefill_frac: float = math.nan
     as_of: str = ""
     trust: str = ""
+    scaling: ScalingCost | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +222,8 @@ class Sales:
     by_class : mapping
         The same by traffic class, where there are classes, so that each can have its own price; "" is what belongs to
         none. Its parts sum to the whole.
+    scaling : Scaling or None
+        How many replicas there were, where they come and go.
     """
 
     tokens: Tokens
@@ -189,6 +234,7 @@ class Sales:
     earning_turns: int | None = None
     ideal: Tokens | None = None
     by_class: Mapping[str, Sales] = field(default_factory=dict[str, "Sales"])
+    scaling: Scaling | None = None
 
     @property
     def sold_turns(self) -> int:
@@ -218,7 +264,7 @@ class CostTerms:
         Prices of traffic classes that do not sell at the general one.
     seats_served : float
         Seats whose peak hour the turns that earn would fill; nan where no demand is stated.
-    trust : str
+    trust, scaling
         See `Cost`.
     """
 
@@ -231,15 +277,11 @@ class CostTerms:
     class_api: Mapping[str, ApiPriceProfile] = field(default_factory=dict[str, ApiPriceProfile])
     seats_served: float = math.nan
     trust: str = ""
+    scaling: ScalingCost | None = None
 
 
 DEFAULT_TERMS = CostTerms()
 """No lines, attribution by price, hits billed as they happen."""
-
-
-def gpu_usd_per_hour(price: PriceProfile, gpu: str) -> float:
-    """$ per hour of one GPU in a price profile; raises as `gpu_figure`."""
-    return gpu_figure(price, gpu).base
 
 
 def gpu_figure(price: PriceProfile, gpu: str) -> Figure:
@@ -315,6 +357,7 @@ def cost(usd_per_hour: float, num_nodes: float, sales: Sales, api: ApiPriceProfi
         seats=_seat_cost(usd_per_hour, num_nodes, terms.seats_served),
         revenue_by_class=_by_class(sales, api, terms), sales=sales, prefill_frac=terms.prefill_frac,
         as_of=terms.bill.as_of if terms.bill else "", trust=terms.trust,
+        scaling=terms.scaling,
     )
 
 

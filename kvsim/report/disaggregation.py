@@ -46,6 +46,8 @@ class DisaggregationUse:
         By prefill and by decode replica, of each of its GPUs [bytes].
     transferred_blocks, decode_cached_tokens : int
         Blocks that went, and prompt tokens of handed-over requests that the decode side had already.
+    transferred_checkpoints : int
+        Checkpoints that went for the decode side's prefix cache, besides each request's state to go on from.
     wait_s_mean, wait_s_p95 : float
         From the end of a prefill to the arrival of its KV [s].
     link_bytes_per_s : float
@@ -77,13 +79,15 @@ class DisaggregationUse:
     busy_bytes_per_s: float
     busy_link_frac: float
     limits: tuple[LinkLimit, ...] = ()
+    transferred_checkpoints: int = 0
 
     def text(self) -> str:
         """A few lines for people."""
         lines = [
             f"{self.prefill_replicas}P{self.decode_replicas}D, {self.transfer} transfer: "
             f"{self.handed_over_requests} requests handed over, {self.local_requests} prefilled on the decode side; "
-            f"{self.transferred_bytes / 1e9:,.1f} GB moved, {self.decode_cached_tokens / 1e6:.2f} Mtok already there",
+            f"{self.transferred_bytes / 1e9:,.1f} GB moved, {self.decode_cached_tokens / 1e6:.2f} Mtok already there"
+            + (f", {self.transferred_checkpoints} checkpoints" if self.transferred_checkpoints else ""),
             f"KV arrives {self.wait_s_mean * 1e3:.0f} ms after its prefill (p95 {self.wait_s_p95 * 1e3:.0f} ms); "
             f"busiest links in use {self.sent_busy_frac:.1%} (prefill), {self.received_busy_frac:.1%} (decode)",
             f"link limit: a prefill replica makes {self.busy_bytes_per_s / 1e9:.2f} GB/s while it computes, "
@@ -110,7 +114,7 @@ def disaggregation_use(done: ClusterRun, link: LinkSpec, parcel: Parcel,
         split.num_blocks, split.local_tokens, float(wait_s.mean()) if len(wait_s) else math.nan,
         float(np.percentile(wait_s, 95)) if len(wait_s) else math.nan, link.bytes_per_s,
         max(one.busy_s for one in sent) / whole_s, max(one.busy_s for one in received) / whole_s,
-        made, made / parcel.prefill_gpus / link.bytes_per_s, limits)
+        made, made / parcel.prefill_gpus / link.bytes_per_s, limits, split.num_checkpoints)
 
 
 def link_limits(model: StepTimeModel, budget_tokens: int, parcel_bytes: Iterable[tuple[int, float]],

@@ -16,7 +16,11 @@ RESOURCES = ("hbm_bandwidth", "compute", "collectives", "kv_capacity", "transfer
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Shares of the window's time, 0 to 1; what is missing from 1 is time in which the engine had nothing to do."""
+    """Shares of the window's time, 0 to 1; what is missing from 1 is time in which the engine had nothing to do.
+
+    ``transfer`` is time in which the engine computes nothing because loads or stores are under way. A load behind which
+    others compute holds up its own request alone: that is in the TTFT, and in `kvsim.report.transfers.TierUse`.
+    """
 
     hbm_bandwidth: float
     compute: float
@@ -76,17 +80,37 @@ def limits(run: EngineRun, window: Window, split: StepSplit, config: EngineConfi
     free ones (cached ones included) do not hold the whole prompt of the first in line; a prompt found in blocks that
     others hold needs fewer than is assumed here. Waiting for one of ``max_num_seqs`` slots is ``queue``. The
     rest of the busy time is divided as the steps' time is, also while requests wait for a share of the token budget.
+    ``transfer`` comes off before: the window is taken to have the whole run's share of it.
     """
     blocked, queued, busy = _waiting_shares(run, window, config)
     rest = max(busy - blocked - queued, 0.0)
+    within, between = _stalled_fracs(run)
+    moving = min(rest, busy * within)
+    rest, moving, busy = rest - moving, moving + (1.0 - busy) * between, busy + (1.0 - busy) * between
     fresh = rest * split.prefill_frac * (1.0 - split.recomputed_frac)
     again, decode = rest * split.prefill_frac - fresh, rest * (1.0 - split.prefill_frac)
     parts = {name: fresh * split.prefill.get(name, 0.0) + decode * split.decode.get(name, 0.0)
              for name in ("hbm_bandwidth", "compute", "collectives", "host")}
-    shares = Shares(**parts, kv_capacity=blocked + again, transfer=0.0, queue=queued)
+    shares = Shares(**parts, kv_capacity=blocked + again, transfer=moving, queue=queued)
     named = {name: getattr(shares, name) for name in RESOURCES}
     largest = max(named, key=lambda name: named[name])
     return Limits(largest if named[largest] > 1.0 - busy else "idle", shares)
+
+
+def _stalled_fracs(run: EngineRun) -> tuple[float, float]:
+    """Shares in which transfers left nothing to compute: of the time with running or waiting requests, of all other.
+
+    A request whose load is under way neither runs nor waits in the timeline.
+    """
+    totals = run.totals
+    if not totals.stalled_s:
+        return 0.0, 0.0
+    lengths = np.diff(np.append(run.timeline.time_s, totals.makespan_s))
+    busy_s = float(lengths[(run.timeline.running > 0) | (run.timeline.waiting > 0)].sum())
+    within_s = min(totals.stalled_s, max(busy_s - totals.busy_s, 0.0))
+    idle_s = totals.makespan_s - busy_s
+    return (within_s / busy_s if busy_s else 0.0,
+            min((totals.stalled_s - within_s) / idle_s, 1.0) if idle_s > 0 else 0.0)
 
 
 def mean_limits(parts: Sequence[Limits]) -> Limits:

@@ -16,6 +16,7 @@ Ints = NDArray[np.int64]
 LITTLE = 0.01
 """Share of the prompt tokens up to which nothing is said to be short."""
 
+
 def lost_by(run: EngineRun, window: Window, ideal_tokens: Ints, requests: Requests, config: EngineConfig) -> LostBy:
     """Why the window's hits fall short of the ideal ones.
 
@@ -50,7 +51,7 @@ def lost_by(run: EngineRun, window: Window, ideal_tokens: Ints, requests: Reques
     if run.totals.counters.get("evicted_blocks", 0):
         usable = ideal_tokens // config.block_tokens * config.block_tokens
         if config.state_groups:
-            usable = unlimited_tokens(requests, records, config, lost > 0)
+            usable = unlimited_tokens(requests, records, config, lost > 0, run.trie)
         short = np.minimum(np.maximum(ideal_tokens - np.maximum(usable, records.cached_tokens), 0), lost)
     rest = lost - short
     late = min(run.totals.counters.get("late_tokens", 0) / max(int(rest.sum()), 1), 1.0)
@@ -64,7 +65,8 @@ def _verdict(capacity: float, policy: float, bandwidth: float) -> LostBy:
     return LostBy(capacity, policy, bandwidth, largest if sum(parts.values()) >= LITTLE else "none")
 
 
-def unlimited_tokens(requests: Requests, records: RunRecords, config: EngineConfig, who: Bools) -> Ints:
+def unlimited_tokens(requests: Requests, records: RunRecords, config: EngineConfig, who: Bools,
+                     trie: ContentTrie | None = None) -> Ints:
     """Prompt tokens that a pool without limits would have found when each request was admitted.
 
     Parameters
@@ -77,6 +79,8 @@ def unlimited_tokens(requests: Requests, records: RunRecords, config: EngineConf
         Block size, groups, checkpoints.
     who : bool array [n]
         Requests to look up; the others only write, and get 0.
+    trie : ContentTrie, optional
+        The content of the requests, where it has been sorted already.
 
     Notes
     -----
@@ -95,15 +99,14 @@ def unlimited_tokens(requests: Requests, records: RunRecords, config: EngineConf
     >>> records.cached_tokens.tolist(), unlimited_tokens(asked, records, config, np.ones(3, bool)).tolist()
     ([0, 0, 12], [0, 0, 36])
     """
-    return _Replay(requests, config).play(records, who)
+    return _Replay(requests, config, trie or build_trie(requests, config.block_tokens)).play(records, who)
 
 
 class _Replay:
     """A cache that forgets nothing, by chains of content."""
 
-    def __init__(self, requests: Requests, config: EngineConfig) -> None:
-        self.config = config
-        self.trie: ContentTrie = build_trie(requests, config.block_tokens)
+    def __init__(self, requests: Requests, config: EngineConfig, trie: ContentTrie) -> None:
+        self.config, self.trie = config, trie
         self.prompt: list[int] = requests.prompt_tokens.tolist()
         self.end: dict[int, int] = {}
         self.checkpoints: dict[int, list[int]] = {}

@@ -15,7 +15,8 @@ from kvsim.engine.types import FINISHED, REFUSED, EngineRun, RunRecords, RunTota
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-Limits = Mapping[str, Mapping[str, float]]
+SloLimits = Mapping[str, Mapping[str, float]]
+"""Limits [s] of an SLO by latency and statistic: ``{"ttft_s": {"p95": 10.0}}``."""
 PERCENTILES = (50, 90, 95, 99)
 
 
@@ -258,7 +259,7 @@ def spread(values: Floats, weights: Floats | None = None) -> Spread:
     return Spread(float(np.average(values, weights=weights)), *at)
 
 
-def within_slo(records: RunRecords, end_s: float, slo: Limits) -> Bools:
+def within_slo(records: RunRecords, end_s: float, slo: SloLimits) -> Bools:
     """Which requests keep every limit of an SLO themselves (the loosest limit of each kind).
 
     Parameters

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvsim.cluster.result import ClusterRun
-from kvsim.engine.types import EngineRun, Timeline
+from kvsim.engine.types import EngineRun, RunRecords, Timeline
 from kvsim.report.metrics import Window, latency, throughput
 
 
@@ -52,6 +53,31 @@ class ClusterUse:
     replicas: tuple[ReplicaUse, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaTrack:
+    """What one replica did over time: ``rows`` of the requests that it served last, its timeline, when it was up [s].
+
+    ``name`` is its number, or its role and number where prefill and decode are apart.
+    """
+
+    name: str
+    rows: NDArray[np.int64]
+    timeline: Timeline
+    up_s: tuple[tuple[float, float], ...]
+
+
+def tracks_of(done: ClusterRun) -> tuple[ReplicaTrack, ...]:
+    """Each replica over time."""
+    split = done.split
+    found: list[ReplicaTrack] = []
+    for r, one in enumerate(done.replicas):
+        is_prefill = split is not None and r < split.num_prefill
+        where = split.prefill_of if split is not None and is_prefill else done.replica_of
+        role = "" if split is None else "prefill " if is_prefill else "decode "
+        found.append(ReplicaTrack(f"{role}{r}", np.flatnonzero(where == r), one.timeline, one.up_s))
+    return tuple(found)
+
+
 def cluster_use(done: ClusterRun, window: Window) -> ClusterUse:
     """The table of a run's replicas."""
     replicas = tuple(_use(done, r, window) for r in range(len(done.replicas)))
@@ -82,6 +108,16 @@ def _use(done: ClusterRun, r: int, window: Window) -> ReplicaUse:
                       throughput(records, window, 1).output_tokens_per_s, ttft.p50, ttft.p95,
                       mean_in_flight(part.timeline, window), totals.busy_s / whole_s, up_s / whole_s,
                       totals.preemptions)
+
+
+def hits_in(records: RunRecords, window: Window, rows: NDArray[np.int64] | None = None) -> float:
+    """Token-weighted hit rate of the requests (or of some rows) with their first token in a window; nan without any."""
+    first, prompt, cached = records.first_token_s, records.prompt_tokens, records.cached_tokens
+    if rows is not None:
+        first, prompt, cached = first[rows], prompt[rows], cached[rows]
+    held = window.holds(first)
+    asked = int(prompt[held].sum())
+    return float(cached[held].sum()) / asked if asked else math.nan
 
 
 def mean_in_flight(timeline: Timeline, window: Window) -> float:

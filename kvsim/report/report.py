@@ -12,16 +12,20 @@ import numpy as np
 
 from kvsim.engine.types import RunRecords, Timeline
 from kvsim.memory.capacity import Capacity
+from kvsim.report.classes import ClassUse
 from kvsim.report.cost import Cost
 from kvsim.report.disaggregation import DisaggregationUse
 from kvsim.report.drafting import DraftUse
+from kvsim.report.groups import GroupUse
 from kvsim.report.kv_throughput import KvThroughput
 from kvsim.report.ledger import LedgerEntry
 from kvsim.report.limits import Limits
 from kvsim.report.metrics import HitRate, Latency, Throughput
-from kvsim.report.replicas import ClusterUse
+from kvsim.report.pipeline import PipelineUse
+from kvsim.report.replicas import ClusterUse, ReplicaTrack
 from kvsim.report.slo import ClassGoodput
 from kvsim.report.transfers import TierUse
+from kvsim.workload.readers.report import ReadReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +84,16 @@ class Report:
         Speculative drafts: accepted length and break-even; not in the JSON of runs without drafts.
     disaggregation : DisaggregationUse or None
         What prefill replicas handed over to decode replicas; not in the JSON of other runs.
-    records, timeline
-        Per-request columns and change points; not part of the JSON.
+    traffic_classes : mapping of str to ClassUse
+        What each traffic class asked and got; only where the scenario has classes or limits, in the JSON too.
+    groups : tuple of GroupUse
+        Groups of unlike replicas; not in the JSON of runs whose replicas are alike.
+    pipeline : PipelineUse or None
+        Stages and their bubble; not in the JSON of runs without stages, or whose replicas differ.
+    traces : tuple of ReadReport
+        Traces of which rows were skipped, left out or adjusted; not in the JSON of runs without such.
+    records, timeline, tracks
+        Per-request columns and change points, of a cluster each replica's too; not part of the JSON.
 
     Examples
     --------
@@ -113,11 +125,16 @@ class Report:
     cluster: ClusterUse | None = None
     drafting: DraftUse | None = None
     disaggregation: DisaggregationUse | None = None
+    traffic_classes: Mapping[str, ClassUse] = field(default_factory=dict[str, ClassUse])
+    groups: tuple[GroupUse, ...] = ()
+    tracks: tuple[ReplicaTrack, ...] = ()
+    pipeline: PipelineUse | None = None
+    traces: tuple[ReadReport, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data under the stable names; nan and inf become None."""
         capacity = self.capacity
-        return cast("dict[str, Any]", _plain({
+        return cast("dict[str, Any]", plain({
             "name": self.name,
             "throughput": self.throughput,
             "hit_rate": self.hit_rate,
@@ -137,6 +154,10 @@ class Report:
             "kv_throughput": self.kv_throughput,
             "cluster": self.cluster,
             **({"disaggregation": self.disaggregation} if self.disaggregation else {}),
+            **({"traffic_classes": {**self.traffic_classes}} if self.traffic_classes else {}),
+            **({"groups": self.groups} if self.groups else {}),
+            **({"pipeline": self.pipeline} if self.pipeline else {}),
+            **({"traces": [trace.to_dict() for trace in self.traces]} if self.traces else {}),
             **({"drafting": {**asdict(self.drafting), "speedup": self.drafting.speedup}} if self.drafting else {}),
             "run": self.run,
             "ledger": self.ledger,
@@ -159,18 +180,14 @@ def plain(value: Any) -> Any:
     >>> plain((1, float("nan")))
     [1, None]
     """
-    return _plain(value)
-
-
-def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
+        return plain(asdict(value))
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in cast("dict[Any, Any]", value).items()}
+        return {str(k): plain(v) for k, v in cast("dict[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in cast("list[Any]", value)]
+        return [plain(v) for v in cast("list[Any]", value)]
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.engine.types import FINISHED, RunRecords
-from kvsim.report.metrics import Bools, Limits, Window, within_slo
+from kvsim.report.metrics import Bools, SloLimits, Window, within_slo
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ def good_requests(records: RunRecords, end_s: float, slo: Mapping[str, Any], cla
     classes : Classes, optional
         Classes of the requests; without them all requests have the general limits.
     """
-    good = within_slo(records, end_s, cast("Limits", slo))
-    own: Mapping[str, Limits] = slo.get("by_class") or {}
+    good = within_slo(records, end_s, cast("SloLimits", slo))
+    own: Mapping[str, SloLimits] = slo.get("by_class") or {}
     if classes is None or not own:
         return good
     for i, name in enumerate(classes.names):

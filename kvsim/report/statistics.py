@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,6 +160,7 @@ def median_interval(values: Sequence[float], level: float = 0.95, seed: int = 0)
     return Interval(float(np.median(x)), low, high, len(x), min(level, 1 - 2.0 ** (1 - len(x))))
 
 
+@cache
 def student_t(probability: float, degrees: int) -> float:
     """Quantile of Student's t distribution, for a probability of at least 0.5, by bisection.
 

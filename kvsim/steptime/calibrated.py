@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 from kvsim.profiles.calibration import CalibrationProfile, CalibrationUse
+from kvsim.steptime.parts import Scan
 from kvsim.steptime.rates import Rate
-from kvsim.steptime.roofline import RooflineStepTime, Scan
+from kvsim.steptime.roofline import RooflineStepTime, with_parts
 from kvsim.steptime.work import ExpertWork
 
 BLOCKS_OF_ONE_PAIR = 4
@@ -55,10 +55,6 @@ class Factors:
     state_prefill: float = 1.0
 
 
-FACTOR_NAMES = tuple(f.name for f in fields(Factors))
-"""Names of all coefficients, in order."""
-
-
 def calibrated(model: RooflineStepTime, factors: Factors) -> RooflineStepTime:
     """The physics model with every term's time multiplied by its factor.
 
@@ -78,7 +74,7 @@ def calibrated(model: RooflineStepTime, factors: Factors) -> RooflineStepTime:
     dense = tuple((_slower(rate, factors.gemm_compute, factors.weight_bytes), *rest) for rate, *rest in rates.dense)
     head, head_bytes = rates.head
     experts = rates.experts and (_slower(rates.experts[0], factors.experts, factors.experts), rates.experts[1])
-    return _rebuilt(
+    return with_parts(
         model,
         rates=replace(
             rates, dense=dense, experts=experts,
@@ -129,7 +125,7 @@ def with_alike_experts(model: RooflineStepTime) -> RooflineStepTime:
     if experts is None:
         return model
     alike = AlikeExperts(*(getattr(experts, f.name) for f in fields(ExpertWork)))
-    return _rebuilt(model, work=replace(model.work, experts=alike))
+    return with_parts(model, work=replace(model.work, experts=alike))
 
 
 def physics_digest(model: RooflineStepTime) -> str:
@@ -156,12 +152,6 @@ def with_calibration(model: RooflineStepTime, calibration: CalibrationProfile, u
     """
     calibration.require(use)
     return calibrated(model, Factors(**{str(name): figure.base for name, figure in calibration.factors.items()}))
-
-
-def _rebuilt(model: RooflineStepTime, **changes: Any) -> RooflineStepTime:
-    """The model with other parts and empty caches."""
-    kept = {f.name: getattr(model, f.name) for f in fields(model) if not f.name.startswith("_")}
-    return RooflineStepTime(**{**kept, **changes})
 
 
 def _slower(rate: Rate, compute: float, memory: float) -> Rate:

@@ -7,8 +7,7 @@ for B (1 + k) tokens, the KV of a sequence once for all of its queries, and its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from kvsim.layout import Layout
 from kvsim.memory.drafts import Draft
@@ -18,7 +17,7 @@ from kvsim.profiles.model import ModelProfile
 from kvsim.steptime.base import Piece, StepBatch, step_s
 from kvsim.steptime.envelope import sum_of_maxima
 from kvsim.steptime.rates import Cost
-from kvsim.steptime.roofline import RooflineStepTime, build_step_time
+from kvsim.steptime.roofline import RooflineStepTime, build_step_time, with_parts
 from kvsim.steptime.work import Work
 
 
@@ -83,6 +82,28 @@ class DraftedStepTime:
         """Duration [s] below which the step would break physics: the target's and the draft's floors, summed."""
         return sum(model.floor_s(part, context_tokens) for model, part in self._parts(batch))
 
+    def rank_step_s(self, batch: StepBatch, own_s: float, mean_rows: int) -> float:
+        """Duration [s] of a step of one attention-DP rank when the ranks' loads differ, as `RooflineStepTime` has it.
+
+        Parameters
+        ----------
+        batch : StepBatch
+            What this rank computes.
+        own_s : float
+            How long it would take if all ranks computed as much [s].
+        mean_rows : int
+            Tokens that a rank computes on average, drafts included.
+
+        Notes
+        -----
+        Verification and the draft's first pass follow the mean. Further passes of a draft with experts are taken to be
+        as long as this rank's own.
+        """
+        (verify, wide), (first, _) = self._parts(batch)[:2]
+        own_rows = wide.prefill_tokens + wide.decode_seqs
+        more_s = sum(model.shared_s(mean_rows) - model.shared_s(own_rows) for model in (verify, first))
+        return max(own_s + more_s, verify.host.least_s(wide))
+
     def draft_s(self, batch: StepBatch, context_tokens: int) -> float:
         """Time [s] of the draft's passes alone."""
         return sum(step_s(model, part, context_tokens) for model, part in self._parts(batch)[1:])
@@ -114,7 +135,8 @@ class DraftedStepTime:
         return parts
 
 
-def with_draft(plain: RooflineStepTime, drafter: RooflineStepTime, draft: Draft) -> DraftedStepTime:
+def with_draft(plain: RooflineStepTime, drafter: RooflineStepTime, draft: Draft,
+               reuse_frac: float = 0.0) -> DraftedStepTime:
     """The step time of a target with a draft beside it.
 
     Parameters
@@ -125,8 +147,12 @@ def with_draft(plain: RooflineStepTime, drafter: RooflineStepTime, draft: Draft)
         One pass over the draft's layers, from `build_drafter`.
     draft : Draft
         Kind and number of draft tokens, not "none".
+    reuse_frac : float
+        Of the experts that each further token of a sequence chooses in a step, the share that the ones before it have
+        chosen already, beyond chance (0 to 1).
     """
-    return DraftedStepTime(plain, _widened(plain, draft.tokens), _widened(drafter, draft.tokens), drafter, draft)
+    verify, first = (_widened(model, draft.tokens, reuse_frac) for model in (plain, drafter))
+    return DraftedStepTime(plain, verify, first, drafter, draft)
 
 
 def build_drafter(drafter: ModelProfile, gpu: GpuProfile, layout: Layout, kv_dtype: str,
@@ -150,25 +176,23 @@ def build_drafter(drafter: ModelProfile, gpu: GpuProfile, layout: Layout, kv_dty
         Without the host's own work, which the target's step has.
     """
     model = build_step_time(drafter, gpu, replace(layout, pp=1), kv_dtype, engine, True)
-    return _rebuilt(model, host=replace(model.host, step_s=0.0, per_seq_s=0.0, per_token_s=0.0))
+    return with_parts(model, host=replace(model.host, step_s=0.0, per_seq_s=0.0, per_token_s=0.0))
 
 
-def _widened(model: RooflineStepTime, tokens: int) -> RooflineStepTime:
+def _widened(model: RooflineStepTime, tokens: int, reuse_frac: float) -> RooflineStepTime:
     """The model with 1 + `tokens` rows a decoding sequence, whose batches count rows instead of sequences."""
     rows = 1 + tokens
-    return _rebuilt(model, work=_wide_work(model.work, rows),
+    return with_parts(model, work=_wide_work(model.work, rows, reuse_frac),
                     host=replace(model.host, per_seq_s=model.host.per_seq_s / rows))
 
 
-def _wide_work(work: Work, rows: int) -> Work:
-    """Work by row: KV read once and states read once a sequence, states written for every row."""
+def _wide_work(work: Work, rows: int, reuse_frac: float) -> Work:
+    """Work by row: KV read once and states read once a sequence, states written for every row, experts shared in part.
+
+    Prompts computed in the same step count as if their tokens agreed as much: they are hundreds, which touch all.
+    """
     decode = tuple(replace(part, rows=rows, flops_per_token=part.flops_per_token * rows,
                            flops_per_seq=part.flops_per_seq * rows) for part in work.decode)
     states = tuple(replace(state, bytes_per_seq=state.bytes_per_seq * (1 + rows) / 2 / rows) for state in work.states)
-    return replace(work, decode=decode, states=states)
-
-
-def _rebuilt(model: RooflineStepTime, **changes: Any) -> RooflineStepTime:
-    """The model, of its own class, with other parts and empty caches."""
-    kept = {f.name: getattr(model, f.name) for f in fields(model) if not f.name.startswith("_")}
-    return type(model)(**{**kept, **changes})
+    experts = work.experts and replace(work.experts, independent_frac=(1 + (rows - 1) * (1 - reuse_frac)) / rows)
+    return replace(work, decode=decode, states=states, experts=experts)

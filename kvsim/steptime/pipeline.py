@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kvsim.layout import Layout
-from kvsim.profiles.hardware import GpuProfile, NodeProfile
+from kvsim.profiles.hardware import NIC_EFFICIENCY, GpuProfile, NodeProfile
 from kvsim.steptime.base import Piece, StepBatch, step_s
 from kvsim.steptime.rates import Cost
 from kvsim.steptime.roofline import RooflineStepTime
@@ -13,9 +13,6 @@ from kvsim.steptime.work import ACTIVATION_BYTES
 
 HOP_TENSORS = 2
 """What one stage hands to the next for every token: hidden states and their residual (vLLM's IntermediateTensors)."""
-
-NIC_EFFICIENCY = 0.71
-"""Share of a NIC's rate that GPU-to-GPU transfers reach: Mooncake's three published points."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,12 @@ on the context, and in straight lines, so that a step is a maximum of a few affi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple, TypeVar
 
 from kvsim.layout import Layout
 from kvsim.memory.geometry import KvSpec, kv_geometry
+from kvsim.memory.weights import format_bytes
 from kvsim.profiles.engine_profile import EngineProfile, LayerPart
 from kvsim.profiles.figure import Figure
 from kvsim.profiles.hardware import GpuProfile
@@ -30,7 +31,6 @@ from kvsim.steptime.work import (
     ExpertWork,
     PrefillWork,
     Work,
-    weight_bytes_per_element,
     work_of,
 )
 
@@ -147,11 +147,11 @@ class RooflineStepTime:
         Experts and their exchange work for all ranks together, so their time follows the mean. Attention and dense
         layers are the rank's own. Where the host decides, a rank with less than the mean is taken as slightly too slow.
         """
-        own = self._shared_s(batch.prefill_tokens + batch.decode_seqs)
-        return max(own_s - own + self._shared_s(mean_rows), self.host.least_s(batch))
+        own = self.shared_s(batch.prefill_tokens + batch.decode_seqs)
+        return max(own_s - own + self.shared_s(mean_rows), self.host.least_s(batch))
 
-    def _shared_s(self, rows: int) -> float:
-        """Experts and their exchange for `rows` tokens a rank."""
+    def shared_s(self, rows: int) -> float:
+        """Time [s] of experts and their exchange for `rows` tokens a rank; 0 without experts."""
         if self.rates.experts is None or self.work.experts is None:
             return 0.0
         load = self._expert_load(self.work.experts, *self.rates.experts, rows)
@@ -242,6 +242,15 @@ class RooflineStepTime:
         """Attention of `seqs` decoding sequences as lines over their context."""
         pairs = zip(self.work.decode, self.rates.decode, strict=True) if seqs else ()
         return sum_of_maxima([_part_lines(part, rate, seqs) for part, rate in pairs])
+
+
+StepTime = TypeVar("StepTime", bound=RooflineStepTime)
+
+
+def with_parts(model: StepTime, **changes: Any) -> StepTime:
+    """A model of the same class with other parts (fields by name) and empty caches."""
+    kept = {f.name: getattr(model, f.name) for f in fields(model) if not f.name.startswith("_")}
+    return type(model)(**{**kept, **changes})
 
 
 def _part_lines(part: DecodeWork, rate: Rate, seqs: int) -> tuple[Piece, ...]:
@@ -341,18 +350,18 @@ def _extra_groups(model: ModelProfile, layout: Layout, kv_dtype: str, engine: En
 
 def _rates(work: Work, gpu: GpuProfile, layout: Layout, kv_dtype: str, engine: EngineProfile) -> Rates:
     """Look every kernel up."""
-    bf16 = rate_of(engine, gpu, "gemm", "bf16")
-    dense = [(rate_of(engine, gpu, "gemm", fmt), params, params * weight_bytes_per_element(fmt))
+    bf16, group = rate_of(engine, gpu, "gemm", "bf16"), work.int4_group_size
+    dense = [(rate_of(engine, gpu, "gemm", fmt), params, params * format_bytes(fmt, group))
              for fmt, params in work.dense_params.items()]
     if work.latent_params:
         read = (1.0 + 1.0 / layout.tp) / 2.0 if engine.costs.latent_output_sharded else 1.0
-        dense.append((bf16, work.latent_params, work.latent_params * weight_bytes_per_element("bf16") * read))
+        dense.append((bf16, work.latent_params, work.latent_params * format_bytes("bf16", group) * read))
     experts = work.experts
     return Rates(
         dense=tuple(dense),
-        head=(rate_of(engine, gpu, "gemm", work.head_fmt), work.head_params * weight_bytes_per_element(work.head_fmt)),
+        head=(rate_of(engine, gpu, "gemm", work.head_fmt), work.head_params * format_bytes(work.head_fmt, group)),
         experts=None if experts is None else (
-            rate_of(engine, gpu, "moe", experts.fmt), experts.params * weight_bytes_per_element(experts.fmt)),
+            rate_of(engine, gpu, "moe", experts.fmt), experts.params * format_bytes(experts.fmt, group)),
         prefill=tuple(rate_of(engine, gpu, "prefill_attention", "bf16" if part.bf16_inputs else kv_dtype)
                       for part in work.prefill),
         expand=bf16,

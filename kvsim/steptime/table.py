@@ -1,7 +1,7 @@
 """Step time from a measured grid: decode by batch and context, prefill by tokens and offset.
 
-Between measured points the time is interpolated in straight lines; outside of them it is an error, or is held at
-the edge and counted, as the caller says.
+Between measured points the time is interpolated in straight lines. A grid that does not cover what the engine's limits
+allow is refused.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
 
 from kvsim.errors import Problem, ScenarioError
 from kvsim.steptime.base import Piece, StepBatch
-
-Outside = Literal["error", "clamp"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +82,13 @@ class TableStepTime:
     prefill : Grid
         Steps of prefill alone: rows are tokens of the step, columns tokens computed before, a chunk's mean.
     reach : Reach
-        Engine limits of the runs that it will be asked about.
-    outside : "error" or "clamp"
-        What happens outside of the grid. "error" refuses a reach that the grid does not cover, and any batch
-        outside. "clamp" holds batches, tokens and offsets at the edge and continues context along its last line; both
-        are counted in ``clamped``.
-
-    Attributes
-    ----------
-    clamped : dict of str to int
-        How often a value lay outside, by axis (equal batches count once).
+        Engine limits of the runs that it will be asked about. Batches beyond them, which no engine makes (the mean of
+        unlike ones may lie there), are held at the edge; context goes on along its last line.
 
     Raises
     ------
     ScenarioError
-        The grid does not cover the reach (with "error").
+        The grid does not cover the reach.
 
     Notes
     -----
@@ -120,8 +109,6 @@ class TableStepTime:
     decode: Grid
     prefill: Grid
     reach: Reach
-    outside: Outside = "error"
-    clamped: dict[str, int] = field(default_factory=dict[str, int])
     _known: dict[StepBatch, tuple[Piece, ...]] = field(default_factory=dict[StepBatch, tuple[Piece, ...]])
 
     def __post_init__(self) -> None:
@@ -133,7 +120,7 @@ class TableStepTime:
                             f"{'' if low is None else f'{low} '}to {high:,}, as far as the engine's limits go")
                     for grid, axis, low, high in wanted
                     if (values := getattr(grid, axis))[-1] < high or (low is not None and values[0] > low)]
-        if problems and self.outside == "error":
+        if problems:
             raise ScenarioError("the tables do not cover what the engine may do", problems)
 
     def pieces(self, batch: StepBatch) -> tuple[Piece, ...]:
@@ -148,27 +135,16 @@ class TableStepTime:
         if not batch.prefill_tokens:
             return lines
         offset = (batch.prefill_context_tokens - batch.prefill_tokens) / max(batch.prefill_chunks, 1)
-        start = self.prefill.at(self._inside(self.prefill.rows, batch.prefill_tokens, "prefill tokens"),
-                                self._inside(self.prefill.columns, offset, "prefill offset"))
+        start = self.prefill.at(_held(self.prefill.rows, batch.prefill_tokens), _held(self.prefill.columns, offset))
         if batch.decode_seqs:
             start -= self.decode.times_s[0][0]
         return tuple((max(start + a, 0.0), b) for a, b in lines)
 
     def _decode_lines(self, seqs: int) -> tuple[Piece, ...]:
         """Convex curve over the context of all `seqs` sequences."""
-        times = self.decode.row(self._inside(self.decode.rows, seqs, "decode batch"))
+        times = self.decode.row(_held(self.decode.rows, seqs))
         points = [(seqs * context, time) for context, time in zip(self.decode.columns, times, strict=True)]
         return convex_lines(points)
-
-    def _inside(self, axis: Sequence[float], value: float, name: str) -> float:
-        """A value on an axis; outside of it an error, or the edge and a count."""
-        held = min(max(value, axis[0]), axis[-1])
-        if held != value:
-            if self.outside == "error":
-                problem = Problem("step-time table", name, f"{value:g}", f"{axis[0]:g} to {axis[-1]:g}")
-                raise ScenarioError("a step outside of the measured table", [problem])
-            self.clamped[name] = self.clamped.get(name, 0) + 1
-        return held
 
 
 def convex_lines(points: Sequence[tuple[float, float]]) -> tuple[Piece, ...]:
@@ -192,6 +168,11 @@ def convex_lines(points: Sequence[tuple[float, float]]) -> tuple[Piece, ...]:
             lines.pop()
         lines.append(line)
     return tuple(lines)
+
+
+def _held(axis: Sequence[float], value: float) -> float:
+    """A value, or the end of the axis that is nearest to it."""
+    return min(max(value, axis[0]), axis[-1])
 
 
 def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:

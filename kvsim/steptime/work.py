@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvsim.layout import Layout
-from kvsim.memory.layers import BYTES_PER_ELEMENT, index_key_bytes, kv_bytes_per_token, state_bytes, window_bytes
-from kvsim.memory.weights import expert_shards
+from kvsim.memory.layers import index_key_bytes, kv_bytes_per_token, state_bytes, window_bytes
+from kvsim.memory.weights import expert_shards, rank_attention_params
 from kvsim.profiles.model import (
     Attention,
     CompressedAttention,
@@ -23,7 +23,7 @@ from kvsim.profiles.model import (
     MlaAttention,
     ModelProfile,
 )
-from kvsim.profiles.parameters import attention_params, component_params, num_moe_layers
+from kvsim.profiles.parameters import component_params, num_moe_layers
 
 ACTIVATION_BYTES = 2.0
 """Bytes of one activation element: engines keep activations in bf16."""
@@ -41,7 +41,8 @@ class ExpertWork:
 
     ``params`` are all experts that the rank holds, ``flops_per_row`` 2 x the parameters a token takes of
     them; ``num_experts`` and ``chosen`` set how many experts a batch touches. ``row_factor`` is how many times
-    the attention rank's own tokens the experts' group sees; ``width`` that of a dispatched token.
+    the attention rank's own tokens the experts' group sees; ``width`` that of a dispatched token. ``independent_frac``
+    is the share of the tokens that choose for themselves: below 1 where tokens of one sequence choose alike.
     """
 
     layers: int
@@ -52,13 +53,14 @@ class ExpertWork:
     flops_per_row: float
     row_factor: float
     width: int
+    independent_frac: float = 1.0
 
     def touched_frac(self, rows: float) -> float:
-        """Expected share of experts that at least one of `rows` tokens chose: 1 - (1 - k/n)^rows.
+        """Expected share of experts that at least one of `rows` tokens chose: 1 - (1 - k/n)^(rows x independent_frac).
 
         Notes
         -----
-        Uniform, independent routing: an upper bound, since real routing is skewed and neighbours agree.
+        Uniform routing, and independent unless said: an upper bound, since real routing is skewed and neighbours agree.
 
         Examples
         --------
@@ -66,7 +68,7 @@ class ExpertWork:
         >>> round(896 * k3.touched_frac(8)), round(896 * k3.touched_frac(64))
         (120, 613)
         """
-        return 1.0 - (1.0 - self.chosen / self.num_experts) ** rows
+        return 1.0 - (1.0 - self.chosen / self.num_experts) ** (rows * self.independent_frac)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ class Work:
     hidden: int
     gathered_bytes_per_context: float
     exchanged_bytes_per_seq: float
+    int4_group_size: int
 
 
 def work_of(model: ModelProfile, layout: Layout, kv_dtype: str) -> Work:
@@ -168,39 +171,19 @@ def work_of(model: ModelProfile, layout: Layout, kv_dtype: str) -> Work:
         hidden=model.hidden,
         gathered_bytes_per_context=_gathered(model, layout, kv_dtype),
         exchanged_bytes_per_seq=_exchanged(model, layout),
+        int4_group_size=model.weights.int4_group_size,
     )
 
 
 def _dense_params(model: ModelProfile, layout: Layout) -> dict[str, float]:
     """Parameters of dense matrices one rank reads, by storage format; LM head and latent projections left out."""
     counts, formats = component_params(model), model.weights
-    attention = sum(_attention_share(model.attention[n], model.hidden, layout.tp) for n in model.layer_names)
+    attention = sum(rank_attention_params(model.attention[n], model.hidden, layout.tp) for n in model.layer_names)
     found: dict[str, float] = {"bf16": float(counts["router"])}
     for fmt, params in ((formats.attention, attention), (formats.dense_mlp, counts["dense_mlp"] / layout.tp),
                         (formats.shared_experts, counts["shared_experts"] / layout.tp)):
         found[fmt or formats.default] = found.get(fmt or formats.default, 0.0) + params
     return {fmt: params for fmt, params in found.items() if params}
-
-
-def _attention_share(spec: Attention, hidden: int, tp: int) -> float:
-    """Parameters of one attention layer that one rank reads."""
-    total = attention_params(spec, hidden)
-    repeated = _repeated_params(spec, hidden)
-    if isinstance(spec, GqaAttention):
-        keys = hidden * spec.num_kv_heads * (spec.head_dim + (spec.v_head_dim or spec.head_dim))
-        return (total - keys) / tp + keys * max(1 / tp, 1 / spec.num_kv_heads)
-    return (total - repeated) / tp + repeated
-
-
-def _repeated_params(spec: Attention, hidden: int) -> float:
-    """Parameters that every tensor-parallel rank repeats: projections into latents, indexers."""
-    if isinstance(spec, MlaAttention):
-        index = spec.indexer_num_heads * spec.indexer_head_dim * (spec.q_lora_rank or hidden)
-        return hidden * (spec.q_lora_rank + spec.kv_lora_rank + spec.qk_rope_head_dim) + index
-    if isinstance(spec, CompressedAttention):
-        index = spec.indexer_num_heads * spec.indexer_head_dim * (spec.q_lora_rank or hidden)
-        return hidden * (spec.q_lora_rank + 3 * spec.entry_dim) + index
-    return 0.0
 
 
 def _experts(model: ModelProfile, layout: Layout) -> ExpertWork | None:
@@ -408,12 +391,3 @@ def _query_width(spec: Attention) -> float:
     if isinstance(spec, GqaAttention):
         return spec.num_heads * (spec.head_dim + float(spec.v_head_dim or spec.head_dim))
     return 2.0 * spec.num_heads * spec.entry_dim if isinstance(spec, CompressedAttention) else 0.0
-
-
-def weight_bytes_per_element(fmt: str) -> float:
-    """Bytes of one weight in a storage format, scales included.
-
-    >>> weight_bytes_per_element("mxfp4")
-    0.53125
-    """
-    return BYTES_PER_ELEMENT[fmt]

@@ -69,9 +69,13 @@ class ResultsComparison:
 
     compared: tuple[ComparedResult, ...]
 
+    def errors_frac(self) -> list[float]:
+        """|predicted / measured - 1| of every figure."""
+        return [abs(f.error_frac) for c in self.compared for f in c.figures]
+
     def score(self) -> str:
         """The last line: median and worst error over all figures."""
-        errors = [abs(f.error_frac) for c in self.compared for f in c.figures]
+        errors = self.errors_frac()
         return (f"results: median error {100 * statistics.median(errors):.1f} %, worst {100 * max(errors):.1f} % "
                 f"of {len(errors)} figures")
 
@@ -87,9 +91,13 @@ class ResultsComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; errors as shares of 1."""
-        return {"results": [
-            {**plain(c.result), "figures": [{**plain(f), "error_frac": f.error_frac} for f in c.figures]}
-            for c in self.compared]}
+        errors = self.errors_frac()
+        return {
+            "results": [
+                {**plain(c.result), "figures": [{**plain(f), "error_frac": f.error_frac} for f in c.figures]}
+                for c in self.compared],
+            "score": {"compared_figures": len(errors), "median_error_frac": statistics.median(errors),
+                      "worst_error_frac": max(errors)}}
 
 
 def compare_results(path: str | Path, scenario: Scenario,

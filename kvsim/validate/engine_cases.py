@@ -13,7 +13,7 @@ from typing import Any
 from kvsim.engine import reference
 from kvsim.engine.case import Answer, EngineCase, read_case
 from kvsim.engine.types import EngineConfig, EngineRun
-from kvsim.errors import Problem, TraceError
+from kvsim.errors import Problem, TraceError, nearest
 from kvsim.steptime.base import StepTimeModel
 from kvsim.workload.requests import Workload
 
@@ -22,6 +22,9 @@ TIME_TOLERANCE = 1e-9
 
 PLAIN_KINDS = ("chat", "burst", "long", "hybrid", "k3", "k3real", "priority", "nocache", "edge")
 """Kinds without a host tier."""
+
+TIER_KINDS = ("offload", "k3offload")
+"""Kinds with one."""
 
 EngineRunner = Callable[[Workload, EngineConfig, StepTimeModel], EngineRun]
 
@@ -83,14 +86,6 @@ def find_cases(paths: Iterable[str | Path], kinds: Collection[str] = ()) -> Iter
             yield from (case for case in _cases_in(file) if not kinds or case.kind in kinds)
 
 
-def pack_cases(cases: Iterable[Path], target: Path) -> int:
-    """Write case files into one packed file, a case a line with its name; returns how many (same input, same bytes)."""
-    lines = [json.dumps({"name": path.stem, **json.loads(path.read_text(encoding="utf-8"))}, separators=(",", ":"))
-             for path in cases]
-    target.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), compresslevel=9, mtime=0))
-    return len(lines)
-
-
 def run_cases(paths: Iterable[str | Path], kinds: Collection[str] = (),
               run: EngineRunner = reference.run) -> list[CaseResult]:
     """Run engine cases and compare every decision with the real scheduler's.
@@ -112,9 +107,20 @@ def run_cases(paths: Iterable[str | Path], kinds: Collection[str] = (),
     Raises
     ------
     TraceError
-        A path does not exist or is not a case.
+        A path does not exist or is not a case, or a kind is neither known nor there.
     """
-    return [check_case(case, run) for case in find_cases(paths, kinds) if case.answer]
+    found = list(find_cases(paths))
+    _check_kinds(kinds, {*PLAIN_KINDS, *TIER_KINDS, *(case.kind for case in found)})
+    return [check_case(case, run) for case in found if case.answer and (not kinds or case.kind in kinds)]
+
+
+def _check_kinds(wanted: Collection[str], known: Collection[str]) -> None:
+    """A kind that nobody knows would select nothing, and nothing would differ."""
+    accepted = sorted(known)
+    problems = [Problem("kinds", "", repr(kind), ", ".join(accepted), nearest(kind, accepted))
+                for kind in wanted if kind not in known]
+    if problems:
+        raise TraceError("no such kind of engine cases", problems)
 
 
 def check_case(case: EngineCase, run: EngineRunner = reference.run) -> CaseResult:
@@ -138,15 +144,6 @@ def first_difference(answer: Answer, done: EngineRun) -> Difference | None:
         if field in answer.totals and not _equal(answer.totals[field], got):
             return Difference("", field, answer.totals[field], got)
     return None
-
-
-def score(results: Collection[CaseResult]) -> str:
-    """The line that ends a validation.
-
-    >>> score([CaseResult("a", "chat", None), CaseResult("b", "chat", Difference("r", "cached_tokens", 16, 0))])
-    'engine cases: 1/2 exact'
-    """
-    return f"engine cases: {sum(result.exact for result in results)}/{len(results)} exact"
 
 
 def _equal(expected: float, got: float) -> bool:

@@ -32,17 +32,9 @@ from kvsim.report.report import plain
 from kvsim.simulation import ENGINES
 from kvsim.steptime.calibrated import calibrated
 from kvsim.steptime.roofline import RooflineStepTime
+from kvsim.validate.spikes import spikes_of
 
 Floats = NDArray[np.float64]
-
-SPIKE = 2.0
-"""A spike takes more than so many times the median of steps that did at least as much."""
-
-SPIKE_S = 0.1
-"""A spike takes at least so much longer [s] than that median."""
-
-SPIKE_WITNESSES = 3
-"""So many steps must have done at least as much: with fewer, nothing is called a spike."""
 
 DECODE_BATCHES = (1, 4, 16, 64)
 """Decode-only steps are told apart by batch: 1, up to 4, up to 16, up to 64, more."""
@@ -92,8 +84,8 @@ class RunResult:
 
     ``fitted`` runs were calibrated on, so that they are shown but not scored. ``same_steps`` of ``steps`` steps had
     the same composition in our engine as in the real one, counted up to the first that had not. ``spikes`` of the real
-    steps held a compilation or a pause, ``spike_s`` in excess of their like (`spikes_of`); runs that were stopped
-    are taken as they are.
+    steps held a compilation or a pause, ``spike_s`` in excess of their like (`kvsim.validate.spikes`); runs that were
+    stopped are taken as they are.
     """
 
     file: str
@@ -229,9 +221,9 @@ def run_gpu_runs(paths: Iterable[str | Path], calibrate_on: Collection[str] = ()
     Notes
     -----
     A run that was stopped is simulated to the same time, and both sides are scored on what had finished by then.
-    Throughput is scored over the wall time less the excess of spikes (`spikes_of`); the error with them is given beside
-    it. What the client does between steps holds the engine up (`kvsim.calibrate.replay.client_s`); its measured share
-    of the wall time is shown as ``stall``.
+    Throughput is scored over the wall time less the excess of spikes (`kvsim.validate.spikes`); the error with them is
+    given beside it. What the client does between steps holds the engine up (`kvsim.calibrate.replay.client_s`); its
+    measured share of the wall time is shown as ``stall``.
     """
     setting = setting or Setting(default_store())
     runs = [(Path(path).name, run) for path in paths for run in read_runs(path)]
@@ -266,55 +258,6 @@ def _spike_excess(checks: Sequence[_Check]) -> list[list[float]]:
         like.setdefault((check.result.file, check.key), []).extend(check.samples)
     return [spikes_of(check.samples, like[check.result.file, check.key]) if check.result.complete else []
             for check in checks]
-
-
-def spikes_of(steps: Sequence[StepSample], witnesses: Sequence[StepSample]) -> list[float]:
-    """Excess [s] of steps that held a compilation or a pause.
-
-    Parameters
-    ----------
-    steps : sequence of StepSample
-        Steps of one run.
-    witnesses : sequence of StepSample
-        Steps of all runs of the same engine.
-
-    Returns
-    -------
-    list of float
-        For each spike its duration less the median duration of its witnesses.
-
-    Notes
-    -----
-    Model-free: a step with prefill is held against those that computed at least as many prompt tokens and
-    query-key pairs, one without against those with at least as many decoding sequences and as much context. It is a
-    spike if it took more than `SPIKE` times their median and `SPIKE_S` more. That median is too high rather than too
-    low, so that too little is taken off.
-
-    Examples
-    --------
-    >>> from kvsim.steptime.base import StepBatch
-    >>> usual = [StepSample("", StepBatch(1024, 1, 524800, 1024, 0), 0, 0.05)] * 4
-    >>> [round(s, 3) for s in spikes_of([StepSample("", StepBatch(512, 1, 131328, 512, 0), 0, 0.9)], usual)]
-    [0.85]
-    """
-    work, seconds = np.array([_work(w) for w in witnesses]), np.array([w.duration_s for w in witnesses])
-    found: list[float] = []
-    for step in steps:
-        if step.duration_s <= SPIKE_S:
-            continue
-        like = seconds[(work >= _work(step)).all(axis=1) & ((work[:, 0] == 0) == (step.batch.prefill_tokens == 0))]
-        usual_s = float(np.median(like)) if len(like) >= SPIKE_WITNESSES else step.duration_s
-        if step.duration_s > max(SPIKE * usual_s, usual_s + SPIKE_S):
-            found.append(step.duration_s - usual_s)
-    return found
-
-
-def _work(step: StepSample) -> tuple[int, int, int, int]:
-    """What a step has to compute, for comparison: prompt tokens and pairs, or decoding sequences and context."""
-    batch = step.batch
-    if batch.prefill_tokens:
-        return batch.prefill_tokens, batch.prefill_pairs, 0, 0
-    return 0, 0, batch.decode_seqs, step.context_tokens
 
 
 def _check(file: str, run: MeasuredRun, setting: Setting, calibration: Calibration | None) -> _Check:

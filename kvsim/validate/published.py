@@ -162,17 +162,6 @@ def table(findings: Sequence[Finding]) -> list[str]:
     return [*head, *(_line(_cells(finding)) for finding in findings), ""]
 
 
-def table_rows(page: str) -> dict[str, str]:
-    r"""Rows of a page's tables by the id in their first cell.
-
-    >>> table_rows("| id | what |\n| --- | --- |\n| 1a | bytes |")
-    {'1a': '| 1a | bytes |'}
-    """
-    rows = [line for line in page.splitlines() if line.startswith("| ")]
-    found = {line.split("|")[1].strip(): line for line in rows}
-    return {key: line for key, line in found.items() if key not in ("id", "---")}
-
-
 def _cells(finding: Finding) -> list[str]:
     """One row of the page."""
     claim = finding.claim

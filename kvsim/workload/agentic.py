@@ -10,7 +10,7 @@ import numpy as np
 
 from kvsim.errors import ScenarioError
 from kvsim.rng import stream, streams
-from kvsim.workload.lengths import LogNormal, normal_scores, spread_points
+from kvsim.workload.lengths import LogNormal, normal_scores, spread_points, whole_tokens
 from kvsim.workload.presets import AgenticPreset, FanOut
 from kvsim.workload.requests import Floats, Ints
 from kvsim.workload.sessions import SessionTree, Turn, tree_from_turns
@@ -210,8 +210,8 @@ def _tree(preset: AgenticPreset, plan: _Plan, number: int, rng: np.random.Genera
 def _main(builder: _Builder, plan: _Plan, context: _Context) -> None:
     """The main agent's turns, with the sub-agents they start."""
     preset, rng, n = builder.preset, builder.rng, plan.num_turns
-    outputs = _tokens(preset.output.draw(rng, n))
-    appended = _tokens(preset.appended.draw(rng, n) * plan.factor)
+    outputs = whole_tokens(preset.output.draw(rng, n)).tolist()
+    appended = whole_tokens(preset.appended.draw(rng, n) * plan.factor).tolist()
     gaps = preset.gap.draw(rng, n).tolist()
     batches = _batches(builder, plan)
     before: tuple[int, ...] = ()
@@ -270,8 +270,8 @@ def _spawn(builder: _Builder, batch: Sequence[_SubPlan], turn: int) -> tuple[int
 def _subagent(builder: _Builder, fan: FanOut, plan: _SubPlan, turn: int) -> int:
     """Add one sub-agent; returns its last turn."""
     preset, rng, n = builder.preset, builder.rng, plan.num_requests
-    outputs = _tokens(fan.output.draw(rng, n))
-    appended = _tokens(fan.appended.draw(rng, n) * plan.factor)
+    outputs = whole_tokens(fan.output.draw(rng, n)).tolist()
+    appended = whole_tokens(fan.appended.draw(rng, n) * plan.factor).tolist()
     gaps = fan.gap.draw(rng, n).tolist()
     context = _Context([(builder.fresh(), plan.start_tokens)], plan.start_tokens)
     stream, builder.num_streams = builder.num_streams, builder.num_streams + 1
@@ -281,10 +281,6 @@ def _subagent(builder: _Builder, fan: FanOut, plan: _SubPlan, turn: int) -> int:
         outputs[k] = min(outputs[k], max(preset.window_tokens - context.tokens, 1))
         turn = builder.ask(context, outputs[k], gaps[k], stream, (turn,))
     return turn
-
-
-def _tokens(values: Floats) -> list[int]:
-    return np.maximum(np.rint(values), 1).astype(np.int64).tolist()
 
 
 def _sized(length: LogNormal, z: float) -> int:

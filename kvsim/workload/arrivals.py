@@ -43,7 +43,7 @@ class Arrivals:
     """
 
     def __init__(self, workload: Workload, gate: SessionGate | None = None) -> None:
-        requests = workload.requests
+        self._requests = requests = workload.requests
         self._gate = gate
         self._let_in: set[int] = set()
         self.arrival_s: list[float] = [math.nan] * len(requests)
@@ -53,6 +53,9 @@ class Arrivals:
         self._shift = 0.0
         self._cap = workload.idle_cap_s
         self._warming = set(workload.warming.tolist())
+        self._warming_rows: list[int] = workload.warming.tolist()
+        self._end_s: list[float] = [0.0] * len(requests)
+        self._latest_end_s = 0.0
         self._duration_s = workload.until_s
         self.until_s = math.inf if self._warming else workload.until_s
         self.clock_start_s = math.nan if self._warming else 0.0
@@ -114,11 +117,16 @@ class Arrivals:
     def finish(self, i: int, now_s: float) -> None:
         """Tell that request `i` ended at `now_s` (finished or refused): its followers may arrive."""
         self.num_left -= 1
+        self._end_s[i] = now_s
+        is_late = now_s < self._latest_end_s
+        if not is_late:
+            self._latest_end_s = now_s
         if i in self._warming:
             self._warming.remove(i)
             if not self._warming:
-                self.clock_start_s, self.until_s = now_s, now_s + self._duration_s
-                self._start_late(now_s)
+                end_s = self._last_end_s(self._warming_rows) if is_late else now_s
+                self.clock_start_s, self.until_s = end_s, end_s + self._duration_s
+                self._start_late(end_s)
         if self._gate is not None:
             self._open_gate(self._gate.leaves(i), now_s)
         if self._door:
@@ -127,12 +135,18 @@ class Arrivals:
         for f in self._followers.get(i, ()):
             self._waits[f] -= 1
             if not self._waits[f] and self._session[f] not in self._gone:
-                self._push(f, now_s + self._think_s[f])
+                end_s = self._last_end_s(self._requests.deps(f)) if is_late else now_s
+                self._push(f, end_s + self._think_s[f])
         if self._lanes is not None:
             session = self._session[i]
             left = self._open[session] = self._open[session] - 1
             if not left and session in self._lane_of:
-                self._take_session(self._lane_of[session], now_s)
+                end_s = self._last_end_s(self._rows[session]) if is_late else now_s
+                self._take_session(self._lane_of[session], end_s)
+
+    def _last_end_s(self, rows: list[int]) -> float:
+        """When the last of these ended: an engine learns of a refusal after ends that came later."""
+        return max([self._end_s[i] for i in rows])
 
     def _open_gate(self, rows: list[int], now_s: float) -> None:
         """These have waited outside and come in now."""
@@ -144,10 +158,10 @@ class Arrivals:
         heapq.heappush(self._heap, (time_s + self._shift, next(self._rank), i))
 
     def _push_roots(self, rows: range | list[int], start_s: float) -> None:
-        waits, offset_s = self._waits, self._offset_s
+        waits, offset_s, heap, shift, rank = self._waits, self._offset_s, self._heap, self._shift, self._rank
         for i in rows:
             if not waits[i]:
-                heapq.heappush(self._heap, (start_s + offset_s[i] + self._shift, next(self._rank), i))
+                heapq.heappush(heap, (start_s + offset_s[i] + shift, next(rank), i))
 
     def _settle(self) -> None:
         """Take from the head of the heap what cannot arrive: its lane has stopped, or too many are in flight."""

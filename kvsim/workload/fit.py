@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
-from typing import Any, cast
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import yaml
@@ -16,15 +15,15 @@ from kvsim.errors import Problem, TraceError
 from kvsim.workload.agentic import make_trees
 from kvsim.workload.ideal import shared_prefix_tokens
 from kvsim.workload.lengths import LogNormal, Mixture
+from kvsim.workload.preset_file import preset_to_dict
 from kvsim.workload.presets import AgenticPreset, FanOut
 from kvsim.workload.replay import session_trees_of
-from kvsim.workload.requests import Floats, Ints
+from kvsim.workload.requests import Floats, Ints, merge
 from kvsim.workload.sessions import SessionTree
 from kvsim.workload.table import Trace, take
 from kvsim.workload.trace_info import spread
 from kvsim.workload.trees import build_open_loop
 
-SCHEMA = "kvsim/preset/1"
 Flags = NDArray[np.bool_]
 _COMPACTED_SHARE, _COMPACTED_FROM = 0.7, 20_000
 """A context of more than 20,000 tokens that falls below 70 % was compacted."""
@@ -58,7 +57,7 @@ class Fit:
             {"quantity": name, "recorded": list(a), "generated": list(b)} for name, a, b in self.goodness]}
 
     def to_yaml(self) -> str:
-        """The preset as YAML, as `load_preset` reads it."""
+        """The preset as YAML, as `kvsim.workload.preset_file.load_preset` reads it."""
         text = yaml.safe_dump(preset_to_dict(self.preset), sort_keys=False)
         return "".join(f"# {note}\n" for note in self.notes) + text
 
@@ -120,80 +119,19 @@ def fit(trace: Trace, name: str = "fitted", seed: int = 0) -> Fit:
             trace.label or "trace", "", "requests without sessions of several turns or without contents",
             "block ids or appending sessions; for lengths alone use a workload of fixed lengths with sigmas")])
     turns = _turns(trees, trace.block_tokens)
-    preset, notes = _preset(name, trees, turns)
+    preset, notes = _preset(name, trees, turns, trace.outputs_known)
     if len(asked) < len(trace):
         notes.append(f"{len(trace) - len(asked)} requests without a prompt were left out.")
     generated = make_trees(preset, min(max(len(trees), 100), 400), seed)
     return Fit(preset, tuple(_goodness(trees, turns, generated)), tuple(notes))
 
 
-def preset_to_dict(preset: AgenticPreset) -> dict[str, Any]:
-    """Parameters as plain data; bounds that do not bind are left out.
-
-    >>> from kvsim.workload.presets import preset
-    >>> preset_to_dict(preset("claude-code"))["turns"]
-    {'median': 39, 'sigma': 1.16, 'low': 1, 'high': 500}
-    """
-    plain = {key: _plain(value) for key, value in asdict(preset).items()}
-    return {"schema": SCHEMA, **plain}
-
-
-def preset_from_dict(data: Mapping[str, Any], where: str = "preset") -> AgenticPreset:
-    """The inverse of `preset_to_dict`.
-
-    Raises
-    ------
-    TraceError
-        Unknown or missing parameters, or values of another kind.
-
-    Examples
-    --------
-    >>> from kvsim.workload.presets import preset
-    >>> preset_from_dict(preset_to_dict(preset("agentx-v1"))) == preset("agentx-v1")
-    True
-    """
-    known = [f.name for f in fields(AgenticPreset)]
-    problems = [Problem(where, key, "", "a parameter of a preset") for key in known if key not in data]
-    problems += [Problem(where, key, repr(data[key])[:40], ", ".join(known)) for key in data
-                 if key not in known and key != "schema"]
-    if data.get("schema") != SCHEMA:
-        problems.append(Problem(where, "schema", repr(data.get("schema")), SCHEMA))
-    if problems:
-        raise TraceError(f"{where} is no preset", problems)
-    try:
-        values = {key: _parameter(value) for key, value in data.items() if key != "schema"}
-        if values["fan_out"] is not None:
-            fan = cast("dict[str, Any]", values["fan_out"])
-            values["fan_out"] = FanOut(**_checked(FanOut, {key: _parameter(value) for key, value in fan.items()}))
-        return AgenticPreset(**_checked(AgenticPreset, values))
-    except (TypeError, ValueError, KeyError) as error:
-        raise TraceError(f"{where} is no preset", [
-            Problem(where, "", str(error), "numbers and distributions")]) from error
-
-
-def load_preset(path: str | Path) -> AgenticPreset:
-    """Read a preset that `Fit.to_yaml` wrote.
-
-    Raises
-    ------
-    TraceError
-        Unreadable file, or no preset in it.
-    """
-    try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise TraceError(f"cannot read {path}", [
-            Problem(str(path), "", str(error).splitlines()[0], f"YAML of {SCHEMA}")]) from error
-    if not isinstance(data, dict):
-        raise TraceError(f"cannot read {path}", [Problem(str(path), "", "no mapping", f"YAML of {SCHEMA}")])
-    return preset_from_dict(cast("dict[str, Any]", data), str(path))
-
-
 @dataclass(frozen=True, slots=True)
 class _Turns:
     """Consecutive requests of the main agents, a row a pair [tokens, s].
 
-    `kept` is the common prefix of the two prompts, `session` the number of the session.
+    `kept` is the common prefix of the two prompts, `session` the number of the session, `reappears` whether the second
+    prompt goes on behind the first with what was generated.
     """
 
     before: Ints
@@ -202,6 +140,7 @@ class _Turns:
     output: Ints
     gap_s: Floats
     session: Ints
+    reappears: Flags
     block_tokens: int
 
     @property
@@ -216,28 +155,25 @@ class _Turns:
 
 
 def _turns(trees: Sequence[SessionTree], block_tokens: int) -> _Turns:
-    rows: list[tuple[int, int, int, int, int]] = []
+    rows: list[tuple[int, int, int, int, int, int]] = []
     gaps: list[float] = []
     for number, tree in enumerate(trees):
         main = np.flatnonzero(tree.stream == 0).tolist()
         prompts, lengths = [_pieces(tree, i) for i in main], tree.prompt_tokens[main].tolist()
         outputs = tree.output_tokens[main].tolist()
-        rows += [(lengths[k], lengths[k + 1], _common(prompts[k], prompts[k + 1]), outputs[k], number)
-                 for k in range(len(main) - 1)]
+        contents = tree.output_content[main].tolist()
+        for k in range(len(main) - 1):
+            full = merge([*prompts[k], (contents[k], outputs[k])])
+            rows.append((lengths[k], lengths[k + 1], _common(prompts[k], prompts[k + 1]), outputs[k], number,
+                         _common(full, prompts[k + 1]) > lengths[k]))
         gaps += tree.gap_s[main[1:]].tolist()
-    columns = np.array(rows, np.int64).reshape(-1, 5).T
-    return _Turns(columns[0], columns[1], columns[2], columns[3], np.array(gaps), columns[4], block_tokens)
+    before, after, kept, output, session, reappears = np.array(rows, np.int64).reshape(-1, 6).T
+    return _Turns(before, after, kept, output, np.array(gaps), session, reappears > 0, block_tokens)
 
 
 def _pieces(tree: SessionTree, i: int) -> list[tuple[int, int]]:
     rows = slice(tree.piece_offsets[i], tree.piece_offsets[i + 1])
-    merged: list[tuple[int, int]] = []
-    for content, tokens in zip(tree.piece_content[rows].tolist(), tree.piece_tokens[rows].tolist(), strict=True):
-        if merged and merged[-1][0] == content:
-            merged[-1] = (content, merged[-1][1] + tokens)
-        else:
-            merged.append((content, tokens))
-    return merged
+    return merge(zip(tree.piece_content[rows].tolist(), tree.piece_tokens[rows].tolist(), strict=True))
 
 
 def _common(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> int:
@@ -252,7 +188,8 @@ def _common(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> int:
     return total
 
 
-def _preset(name: str, trees: Sequence[SessionTree], turns: _Turns) -> tuple[AgenticPreset, list[str]]:
+def _preset(name: str, trees: Sequence[SessionTree], turns: _Turns,
+            outputs_known: bool) -> tuple[AgenticPreset, list[str]]:
     """Parameters, and what could not be found."""
     notes = ["Fitted to a recorded trace; parameters are derived, see kvsim.workload.fit.",
              "Speed of the recorded service is not in the trace: ttft_s and output_tokens_per_s are assumed."]
@@ -262,14 +199,22 @@ def _preset(name: str, trees: Sequence[SessionTree], turns: _Turns) -> tuple[Age
     whole = log_normal(appended, 1)
     # Below the median lie mostly turns that add next to nothing: their logarithms would drown what sessions differ in.
     spread_sigma = min(_between(np.log(np.maximum(appended, whole.median)), sessions), whole.sigma)
-    grows = (turns.after - turns.before >= turns.output)[turns.appends]
     return AgenticPreset(
         name=name, turns=log_normal(np.array([t.num_main_turns for t in trees], float), 1),
         start=_start(trees), output=log_normal(_main(trees, "output_tokens"), 1),
         appended=replace(whole, sigma=round(math.sqrt(whole.sigma ** 2 - spread_sigma ** 2), 3)),
         spread=spread_sigma, gap=mixture(np.maximum(turns.gap_s, 1e-3)), window_tokens=window,
         **_breaks(trees, turns, notes), shared_prefix_tokens=_shared(trees),
-        outputs_reappear=bool(grows.mean() > 0.5) if len(grows) else True, fan_out=_fan_out(trees, notes)), notes
+        outputs_reappear=_reappear(turns, outputs_known, notes), fan_out=_fan_out(trees, notes)), notes
+
+
+def _reappear(turns: _Turns, outputs_known: bool, notes: list[str]) -> bool:
+    """Whether most next prompts go on with the output: by contents where the trace tells them, else by lengths."""
+    found = turns.reappears[turns.appends]
+    if not outputs_known and not found.any():
+        notes.append("What outputs contain is not in the trace: whether they reappear is judged by lengths.")
+        found = (turns.after - turns.before >= turns.output)[turns.appends]
+    return bool(found.mean() > 0.5) if len(found) else True
 
 
 def log_normal(values: Floats, low: float = 0.0) -> LogNormal:
@@ -431,35 +376,3 @@ def _cell(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if value >= 100 else f"{value:.4g}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        given = cast("dict[str, Any]", value)
-        free = {"low": 0.0, "high": math.inf}
-        return {k: _plain(v) for k, v in given.items() if k not in free or free[k] != v}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in cast("Sequence[Any]", value)]
-    return value
-
-
-def _parameter(value: Any) -> Any:
-    """A distribution or number from plain data."""
-    if isinstance(value, dict) and "median" in value:
-        return LogNormal(**cast("dict[str, float]", value))
-    if isinstance(value, dict) and "parts" in value:
-        return Mixture(tuple((float(w), LogNormal(**d)) for w, d in cast("dict[str, Any]", value)["parts"]))
-    return cast(Any, value)
-
-
-_KINDS: dict[str, tuple[type, ...]] = {
-    "str": (str,), "bool": (bool,), "int": (int,), "float": (int, float), "LogNormal": (LogNormal,),
-    "Mixture": (Mixture,), "FanOut | None": (FanOut, type(None))}
-
-
-def _checked(kind: type, values: dict[str, Any]) -> dict[str, Any]:
-    """Values of the kinds that a class declares."""
-    for name, declared in cast("dict[str, str]", kind.__annotations__).items():
-        if name in values and not isinstance(values[name], _KINDS[declared]):
-            raise ValueError(f"{name}: {values[name]!r} is no {declared}")
-    return values

@@ -8,7 +8,7 @@ import numpy as np
 
 from kvsim.errors import Problem, ScenarioError
 from kvsim.rng import streams
-from kvsim.workload.lengths import LogNormal
+from kvsim.workload.lengths import LogNormal, whole_tokens
 from kvsim.workload.requests import Floats, Ints, Requests, Workload
 
 
@@ -111,7 +111,7 @@ def _check(num_requests: int, load: Clients | Poisson) -> None:
 
 def _draw(length: int | LogNormal, rng: np.random.Generator, n: int) -> Ints:
     values = length.draw(rng, n) if isinstance(length, LogNormal) else np.full(n, float(length))
-    return np.maximum(np.rint(values), 1).astype(np.int64)
+    return whole_tokens(values)
 
 
 def _requests(inputs: Ints, outputs: Ints, arrival_s: Floats) -> Requests:

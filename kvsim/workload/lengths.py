@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from kvsim.workload.requests import Floats
+from kvsim.workload.requests import Floats, Ints
 
 _NORMAL = NormalDist()
 _EDGE = 1e-12
@@ -97,6 +97,15 @@ class Mixture:
             mine = which == k
             values[mine] = part.draw(rng, int(mine.sum()))
         return values
+
+
+def whole_tokens(values: Floats) -> Ints:
+    """Lengths as whole tokens, at least 1 each.
+
+    >>> whole_tokens(np.array([0.2, 2.6])).tolist()
+    [1, 3]
+    """
+    return np.maximum(np.rint(values), 1).astype(np.int64)
 
 
 def normal_scores(u: Floats) -> Floats:

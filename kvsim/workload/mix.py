@@ -8,15 +8,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kvsim.errors import ScenarioError
-from kvsim.workload.requests import Floats, Ints, Requests, Workload
-from kvsim.workload.sessions import CLASS_NAMES, PRIMER, WARMUP, offsets_of
+from kvsim.workload.columns import Floats, Ints, join_floats, join_ints, offsets_of
+from kvsim.workload.requests import Requests, Workload
+from kvsim.workload.sessions import CLASS_NAMES, PRIMER, WARMUP
 
 WARMING = (CLASS_NAMES[PRIMER], CLASS_NAMES[WARMUP])
 """Classes behind the named ones: requests of any class that come before its sessions' own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TrafficKind:
     """One kind of traffic of a mix: its name, priority (lower is more urgent) and requests."""
 
     name: str
@@ -24,12 +25,12 @@ class Kind:
     workload: Workload
 
 
-def mix(kinds: Sequence[Kind], label: str = "") -> Workload:
+def mix(kinds: Sequence[TrafficKind], label: str = "") -> Workload:
     """One workload of several.
 
     Parameters
     ----------
-    kinds : sequence of Kind
+    kinds : sequence of TrafficKind
         At least one. They share neither contents nor sessions, and each keeps its own way of letting requests in.
     label : str
         Name for reports.
@@ -48,8 +49,8 @@ def mix(kinds: Sequence[Kind], label: str = "") -> Workload:
     Examples
     --------
     >>> from kvsim.workload.fixed import Clients, Poisson, build_fixed
-    >>> both = mix([Kind("chat", 0, build_fixed(3, 100, 10, Clients(2))),
-    ...             Kind("batch", 5, build_fixed(2, 900, 10, Poisson(1.0)))])
+    >>> both = mix([TrafficKind("chat", 0, build_fixed(3, 100, 10, Clients(2))),
+    ...             TrafficKind("batch", 5, build_fixed(2, 900, 10, Poisson(1.0)))])
     >>> both.requests.traffic_class.tolist(), both.requests.class_names[:2], both.requests.piece_content.tolist()
     ([0, 0, 0, 1, 1], ('chat', 'batch'), [0, 1, 2, 3, 4])
     >>> both.lane_sessions, both.recycle, both.pool.tolist(), both.lane_pool
@@ -64,9 +65,9 @@ def mix(kinds: Sequence[Kind], label: str = "") -> Workload:
     return Workload(
         requests=_joined(kinds, first, rows),
         lane_sessions=tuple(tuple(s + first[k] for s in lane) for k, w in pools for lane in w.lane_sessions or ()),
-        lane_start_s=_floats([w.lane_start_s for _, w in pools]), lane_stop_s=_stops(parts),
+        lane_start_s=join_floats([w.lane_start_s for _, w in pools]), lane_stop_s=_stops(parts),
         recycle=tuple(s + first[k] for k, w in pools for s in w.recycle),
-        idle_cap_s=max(w.idle_cap_s for w in parts), warming=_ints([w.warming + rows[k] for k, w in pools]),
+        idle_cap_s=max(w.idle_cap_s for w in parts), warming=join_ints([w.warming + rows[k] for k, w in pools]),
         until_s=parts[0].until_s, measure_from_s=parts[0].measure_from_s, label=label,
         pool=np.repeat(np.arange(len(parts)), np.diff(sessions)),
         lane_pool=tuple(k for k, w in pools for _ in w.lane_sessions or ()),
@@ -78,27 +79,27 @@ def _stops(parts: Sequence[Workload]) -> Floats:
     """Stops of all lanes; none if no lane has one."""
     if not any(len(w.lane_stop_s) for w in parts):
         return np.zeros(0)
-    return _floats([w.lane_stop_s if len(w.lane_stop_s) else np.full(len(w.lane_start_s), np.inf) for w in parts])
+    return join_floats([w.lane_stop_s if len(w.lane_stop_s) else np.full(len(w.lane_start_s), np.inf) for w in parts])
 
 
-def _joined(kinds: Sequence[Kind], session: list[int], row: list[int]) -> Requests:
+def _joined(kinds: Sequence[TrafficKind], session: list[int], row: list[int]) -> Requests:
     """Requests one below the other, ids moved apart."""
     asked = [k.workload.requests for k in kinds]
     content = offsets_of([_num_contents(r) for r in asked]).tolist()
     parts, classes = list(enumerate(asked)), len(kinds)
     named = any(len(r.ids) for r in asked)
     return replace(
-        asked[0], session=_ints([r.session + session[k] for k, r in parts]),
-        arrival_s=_floats([r.arrival_s for r in asked]), think_s=_floats([r.think_s for r in asked]),
-        dep_offsets=offsets_of(_ints([np.diff(r.dep_offsets) for r in asked])),
-        dep_index=_ints([r.dep_index + row[k] for k, r in parts]),
-        output_tokens=_ints([r.output_tokens for r in asked]),
-        priority=_ints([r.priority + kinds[k].priority for k, r in parts]),
-        piece_offsets=offsets_of(_ints([np.diff(r.piece_offsets) for r in asked])),
-        piece_content=_ints([r.piece_content + content[k] for k, r in parts]),
-        piece_tokens=_ints([r.piece_tokens for r in asked]),
-        output_content=_ints([r.output_content + content[k] for k, r in parts]),
-        traffic_class=_ints([_classes(r, k, classes) for k, r in parts]),
+        asked[0], session=join_ints([r.session + session[k] for k, r in parts]),
+        arrival_s=join_floats([r.arrival_s for r in asked]), think_s=join_floats([r.think_s for r in asked]),
+        dep_offsets=offsets_of(join_ints([np.diff(r.dep_offsets) for r in asked])),
+        dep_index=join_ints([r.dep_index + row[k] for k, r in parts]),
+        output_tokens=join_ints([r.output_tokens for r in asked]),
+        priority=join_ints([r.priority + kinds[k].priority for k, r in parts]),
+        piece_offsets=offsets_of(join_ints([np.diff(r.piece_offsets) for r in asked])),
+        piece_content=join_ints([r.piece_content + content[k] for k, r in parts]),
+        piece_tokens=join_ints([r.piece_tokens for r in asked]),
+        output_content=join_ints([r.output_content + content[k] for k, r in parts]),
+        traffic_class=join_ints([_classes(r, k, classes) for k, r in parts]),
         ids=tuple(f"{k.name}/{k.workload.requests.name(i)}" for k in kinds
                   for i in range(len(k.workload.requests))) if named else (),
         class_names=(*(k.name for k in kinds), *WARMING))
@@ -112,11 +113,3 @@ def _classes(requests: Requests, kind: int, num_kinds: int) -> Ints:
 
 def _num_contents(requests: Requests) -> int:
     return 1 + max(int(requests.piece_content.max(initial=-1)), int(requests.output_content.max(initial=-1)))
-
-
-def _ints(parts: Sequence[Ints]) -> Ints:
-    return np.concatenate([np.zeros(0, np.int64), *parts])
-
-
-def _floats(parts: Sequence[Floats]) -> Floats:
-    return np.concatenate([np.zeros(0, np.float64), *parts])

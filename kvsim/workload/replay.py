@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from kvsim.errors import Problem, ScenarioError
-from kvsim.workload.requests import Ints, Requests, Workload
-from kvsim.workload.sessions import CLASS_NAMES, MAIN, SUBAGENT, SessionTree, offsets_of, take_ragged
+from kvsim.workload.columns import Ints, offsets_of, take_ragged
+from kvsim.workload.requests import Requests, Workload
+from kvsim.workload.sessions import CLASS_NAMES, MAIN, SUBAGENT, SessionTree
 from kvsim.workload.table import Trace
 from kvsim.workload.trees import AGENTX, ReplayRules, build_closed_loop, build_open_loop
 

@@ -13,10 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from kvsim.workload.columns import Floats, Ints, offsets_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +137,11 @@ def requests_from_rows(rows: Sequence[Row], class_names: tuple[str, ...] = ("def
         session=np.array([r.session for r in rows], np.int64),
         arrival_s=np.array([r.arrival_s for r in rows], np.float64),
         think_s=np.array([r.think_s for r in rows], np.float64),
-        dep_offsets=_offsets([len(r.after) for r in rows]),
+        dep_offsets=offsets_of([len(r.after) for r in rows]),
         dep_index=np.array([d for r in rows for d in r.after], np.int64),
         output_tokens=np.array([r.output_tokens for r in rows], np.int64),
         priority=np.array([r.priority for r in rows], np.int64),
-        piece_offsets=_offsets([len(r.prompt) for r in rows]),
+        piece_offsets=offsets_of([len(r.prompt) for r in rows]),
         piece_content=np.array([c for r in rows for c, _ in r.prompt], np.int64),
         piece_tokens=np.array([n for r in rows for _, n in r.prompt], np.int64),
         output_content=np.array([r.output_content for r in rows], np.int64),
@@ -151,10 +149,6 @@ def requests_from_rows(rows: Sequence[Row], class_names: tuple[str, ...] = ("def
         ids=tuple(r.id for r in rows) if any(r.id for r in rows) else (),
         class_names=class_names,
     )
-
-
-def _offsets(counts: Sequence[int]) -> Ints:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvsim.workload.requests import Floats, Ints
+from kvsim.workload.columns import Floats, Ints, offsets_of
 
 MAIN, SUBAGENT, PRIMER, WARMUP = 0, 1, 2, 3
 """Values of `SessionTree.kind`; the traffic classes of a workload made of trees."""
@@ -139,28 +139,6 @@ def tree_from_turns(name: str, turns: Sequence[Turn], num_contents: int, num_sha
         piece_content=_ints([c for t in rows for c, _ in t.prompt]),
         piece_tokens=_ints([n for t in rows for _, n in t.prompt]),
         num_contents=num_contents, num_shared=num_shared)
-
-
-def offsets_of(counts: Sequence[int] | Ints) -> Ints:
-    """Row offsets, one more than the rows, from the number of entries of each row.
-
-    >>> offsets_of([2, 0, 1]).tolist()
-    [0, 2, 2, 3]
-    """
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.asarray(counts, np.int64))])
-
-
-def take_ragged(offsets: Ints, values: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Offsets and values of some rows of a ragged array.
-
-    >>> o, v = take_ragged(np.array([0, 2, 2, 3]), np.array([7, 8, 9]), np.array([2, 0]))
-    >>> o.tolist(), v.tolist()
-    ([0, 1, 3], [9, 7, 8])
-    """
-    counts = (offsets[1:] - offsets[:-1])[rows]
-    taken = offsets_of(counts)
-    index = np.arange(int(taken[-1])) - np.repeat(taken[:-1], counts) + np.repeat(offsets[:-1][rows], counts)
-    return taken, values[index]
 
 
 def capped_clock_s(tree: SessionTree, gap_cap_s: float) -> Floats:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvsim.rng import stream
-from kvsim.workload.lengths import LogNormal
-from kvsim.workload.requests import Floats, Ints
+from kvsim.workload.lengths import LogNormal, whole_tokens
+from kvsim.workload.requests import Floats
 from kvsim.workload.sessions import SessionTree, Turn, tree_from_turns
 
 _TTFT_S, _TOKENS_PER_S = 1.0, 50.0
@@ -50,8 +50,8 @@ class Chat:
 
     def _tree(self, number: int, rng: np.random.Generator) -> SessionTree:
         num_shared = 1 if self.system_tokens else 0
-        n = int(_tokens(self.turns.draw(rng, 1))[0])
-        said, answers = _tokens(self.user.draw(rng, n)).tolist(), _tokens(self.output.draw(rng, n)).tolist()
+        n = int(whole_tokens(self.turns.draw(rng, 1))[0])
+        said, answers = whole_tokens(self.user.draw(rng, n)).tolist(), whole_tokens(self.output.draw(rng, n)).tolist()
         gaps, turns, start_s, context = self.think.draw(rng, n).tolist(), list[Turn](), 0.0, 0
         system = [(0, self.system_tokens)] if num_shared else []
         for k in range(n):
@@ -103,7 +103,7 @@ class Rag:
         >>> tree.prompt_tokens.tolist(), len(tree.piece_tokens), tree.num_shared
         ([1130], 4, 11)
         """
-        lengths = _tokens(self.document.draw(stream(seed, "documents"), self.num_documents)).tolist()
+        lengths = whole_tokens(self.document.draw(stream(seed, "documents"), self.num_documents)).tolist()
         weights = np.arange(1, self.num_documents + 1, dtype=float) ** -self.zipf
         rng = stream(seed, "questions")
         asked = [self._documents(rng, weights) for _ in range(num_sessions)]
@@ -158,8 +158,4 @@ class Batch:
 def _pairs(rng: np.random.Generator, first: LogNormal, second: LogNormal, n: int) -> tuple[list[int], list[int]]:
     """Two lengths of each of `n` requests; the first requests do not depend on how many follow."""
     z = rng.standard_normal((n, 2))
-    return _tokens(first.at_score(z[:, 0])).tolist(), _tokens(second.at_score(z[:, 1])).tolist()
-
-
-def _tokens(values: Floats) -> Ints:
-    return np.maximum(np.rint(values), 1).astype(np.int64)
+    return whole_tokens(first.at_score(z[:, 0])).tolist(), whole_tokens(second.at_score(z[:, 1])).tolist()

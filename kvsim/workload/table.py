@@ -9,8 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from kvsim.workload.requests import Floats, Ints, Workload
-from kvsim.workload.sessions import SessionTree, offsets_of, take_ragged
+from kvsim.workload.columns import Floats, Ints, join_floats, join_ints, offsets_of, take_ragged
+from kvsim.workload.requests import Workload
+from kvsim.workload.sessions import SessionTree
 
 UNKNOWN = -1
 """Value of `Trace.cached_tokens` where the record does not say."""
@@ -56,6 +57,9 @@ class Trace:
         Tokens of a recorded block; 0 without block ids.
     partial_blocks : bool
         Whether the last, incomplete block of a prompt has an id too and counts as a block.
+    outputs_known : bool
+        Whether `output_content` is what outputs really are: one that no prompt has never comes back. Most records do
+        not say; a reader then gives every output a content of its own.
     clock : str
         See `time_s`.
     epoch_s : float
@@ -82,6 +86,7 @@ class Trace:
     knowledge: Knowledge = "nothing"
     block_tokens: int = 0
     partial_blocks: bool = False
+    outputs_known: bool = False
     clock: Clock = "common"
     epoch_s: float = float("nan")
     label: str = ""
@@ -177,11 +182,10 @@ class TraceBuilder:
         session = self._names.setdefault(entry.session, len(self._names))
         self._times.append(entry.time_s)
         self._gaps.append(entry.gap_s)
-        self._rows.extend((session, entry.stream, entry.input_tokens, entry.output_tokens, entry.cached_tokens,
-                           entry.output_content, len(entry.after), len(entry.prompt)))
+        self._rows.fromlist([session, entry.stream, entry.input_tokens, entry.output_tokens, entry.cached_tokens,
+                             entry.output_content, len(entry.after), len(entry.prompt)])
         self._deps.extend(entry.after)
-        for piece in entry.prompt:
-            self._pieces.extend(piece)
+        self._pieces.fromlist([number for piece in entry.prompt for number in piece])
         return len(self._times) - 1
 
     def build(self, label: str, epoch: bool = False) -> tuple[Trace, int]:
@@ -251,18 +255,18 @@ def trace_of_trees(trees: Sequence[SessionTree], block_tokens: int, label: str =
     bases = list(zip(trees, first_content.tolist(), first_row.tolist(), strict=False))
     num_rows = int(first_row[-1])
     return Trace(
-        time_s=_floats([t.start_s for t in trees]), session=np.repeat(np.arange(len(trees)), sizes),
-        stream=_ints([t.stream for t in trees]), input_tokens=_ints([t.prompt_tokens for t in trees]),
-        output_tokens=_ints([t.output_tokens for t in trees]), cached_tokens=np.full(num_rows, UNKNOWN, np.int64),
-        gap_s=_floats([t.gap_s for t in trees]),
-        dep_offsets=offsets_of(_ints([np.diff(t.dep_offsets) for t in trees])),
-        dep_index=_ints([t.dep_index + row for t, _, row in bases]),
-        piece_offsets=offsets_of(_ints([np.diff(t.piece_offsets) for t in trees])),
-        piece_content=_ints([t.piece_content + content for t, content, _ in bases]),
-        piece_tokens=_ints([t.piece_tokens for t in trees]),
-        output_content=_ints([t.output_content + content for t, content, _ in bases]),
+        time_s=join_floats([t.start_s for t in trees]), session=np.repeat(np.arange(len(trees)), sizes),
+        stream=join_ints([t.stream for t in trees]), input_tokens=join_ints([t.prompt_tokens for t in trees]),
+        output_tokens=join_ints([t.output_tokens for t in trees]), cached_tokens=np.full(num_rows, UNKNOWN, np.int64),
+        gap_s=join_floats([t.gap_s for t in trees]),
+        dep_offsets=offsets_of(join_ints([np.diff(t.dep_offsets) for t in trees])),
+        dep_index=join_ints([t.dep_index + row for t, _, row in bases]),
+        piece_offsets=offsets_of(join_ints([np.diff(t.piece_offsets) for t in trees])),
+        piece_content=join_ints([t.piece_content + content for t, content, _ in bases]),
+        piece_tokens=join_ints([t.piece_tokens for t in trees]),
+        output_content=join_ints([t.output_content + content for t, content, _ in bases]),
         session_names=tuple(t.id for t in trees), num_contents=int(first_content[-1]), knowledge="blocks",
-        block_tokens=block_tokens, clock="session", label=label)
+        block_tokens=block_tokens, outputs_known=True, clock="session", label=label)
 
 
 def concat(traces: Sequence[Trace], label: str = "") -> Trace:
@@ -296,9 +300,10 @@ def concat(traces: Sequence[Trace], label: str = "") -> Trace:
     same = len({(t.block_tokens, t.partial_blocks) for t in traces}) == 1
     known = {t.knowledge for t in traces}
     joined = replace(
-        _joined(traces), time_s=_floats([t.time_s + s for t, s in zip(traces, shift.tolist(), strict=True)]),
+        _joined(traces), time_s=join_floats([t.time_s + s for t, s in zip(traces, shift.tolist(), strict=True)]),
         knowledge=known.pop() if len(known) == 1 else "sessions",
         block_tokens=traces[0].block_tokens if same else 0, partial_blocks=same and traces[0].partial_blocks,
+        outputs_known=all(t.outputs_known for t in traces),
         clock="common" if one_clock else "session", epoch_s=float(epochs.min()) if absolute else float("nan"),
         label=label)
     return sorted_by_time(joined) if one_clock else joined
@@ -312,21 +317,14 @@ def _joined(traces: Sequence[Trace]) -> Trace:
     parts = list(enumerate(traces))
     return replace(
         traces[0],
-        session=_ints([t.session + session[k] for k, t in parts]), stream=_ints([t.stream for t in traces]),
-        input_tokens=_ints([t.input_tokens for t in traces]), output_tokens=_ints([t.output_tokens for t in traces]),
-        cached_tokens=_ints([t.cached_tokens for t in traces]), gap_s=_floats([t.gap_s for t in traces]),
-        dep_offsets=offsets_of(_ints([np.diff(t.dep_offsets) for t in traces])),
-        dep_index=_ints([t.dep_index + row[k] for k, t in parts]),
-        piece_offsets=offsets_of(_ints([np.diff(t.piece_offsets) for t in traces])),
-        piece_content=_ints([t.piece_content + content[k] for k, t in parts]),
-        piece_tokens=_ints([t.piece_tokens for t in traces]),
-        output_content=_ints([t.output_content + content[k] for k, t in parts]),
+        session=join_ints([t.session + session[k] for k, t in parts]), stream=join_ints([t.stream for t in traces]),
+        input_tokens=join_ints([t.input_tokens for t in traces]),
+        output_tokens=join_ints([t.output_tokens for t in traces]),
+        cached_tokens=join_ints([t.cached_tokens for t in traces]), gap_s=join_floats([t.gap_s for t in traces]),
+        dep_offsets=offsets_of(join_ints([np.diff(t.dep_offsets) for t in traces])),
+        dep_index=join_ints([t.dep_index + row[k] for k, t in parts]),
+        piece_offsets=offsets_of(join_ints([np.diff(t.piece_offsets) for t in traces])),
+        piece_content=join_ints([t.piece_content + content[k] for k, t in parts]),
+        piece_tokens=join_ints([t.piece_tokens for t in traces]),
+        output_content=join_ints([t.output_content + content[k] for k, t in parts]),
         session_names=tuple(name for t in traces for name in t.session_names), num_contents=content[-1])
-
-
-def _ints(parts: Sequence[Ints]) -> Ints:
-    return np.concatenate([np.zeros(0, np.int64), *parts])
-
-
-def _floats(parts: Sequence[Floats]) -> Floats:
-    return np.concatenate([np.zeros(0, np.float64), *parts])

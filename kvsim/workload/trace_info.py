@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvsim.workload.ideal import PrefixTree
-from kvsim.workload.requests import Floats, Ints
+from kvsim.workload.requests import Floats, Ints, merge
 from kvsim.workload.table import Trace
 
 
@@ -172,17 +172,7 @@ def infinite_hits(trace: Trace) -> Ints | None:
     if trace.knowledge == "nothing":
         return None
     seen = PrefixTree()
-    return np.array([seen.add(_merged(trace.prompt(i))) for i in range(len(trace))], np.int64)
-
-
-def _merged(pieces: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for content, tokens in pieces:
-        if merged and merged[-1][0] == content:
-            merged[-1] = (content, merged[-1][1] + tokens)
-        else:
-            merged.append((content, tokens))
-    return merged
+    return np.array([seen.add(merge(trace.prompt(i))) for i in range(len(trace))], np.int64)
 
 
 def _round_up(trace: Trace) -> int:

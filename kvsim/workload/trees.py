@@ -11,17 +11,10 @@ import numpy as np
 
 from kvsim.errors import ScenarioError
 from kvsim.rng import stream
+from kvsim.workload.columns import Floats, Ints, join_floats, join_ints, offsets_of, take_ragged
 from kvsim.workload.processes import intervals
-from kvsim.workload.requests import Floats, Ints, Requests, Workload
-from kvsim.workload.sessions import (
-    CLASS_NAMES,
-    PRIMER,
-    WARMUP,
-    SessionTree,
-    capped_clock_s,
-    offsets_of,
-    take_ragged,
-)
+from kvsim.workload.requests import Requests, Workload
+from kvsim.workload.sessions import CLASS_NAMES, PRIMER, WARMUP, SessionTree, capped_clock_s
 
 FASTEST_TOKEN_S = 1e-4
 """No engine generates the tokens of one sequence faster than this [s]; bounds how many sessions a run can use."""
@@ -170,7 +163,7 @@ def build_open_loop(trees: Sequence[SessionTree], start_s: Sequence[float] | Flo
     if len(trees) != len(start_s):
         raise ScenarioError(f"{len(trees)} sessions but {len(start_s)} starts")
     requests = _requests(trees, math.inf)
-    arrival = _floats([t.start_s + s for t, s in zip(trees, start_s, strict=True)])
+    arrival = join_floats([t.start_s + s for t, s in zip(trees, start_s, strict=True)])
     order = np.argsort(arrival, kind="stable")
     piece_offsets, piece_content = take_ragged(requests.piece_offsets, requests.piece_content, order)
     return Workload(label=label, requests=Requests(
@@ -324,33 +317,25 @@ def shortest_life_s(tree: SessionTree, gap_cap_s: float, token_s: float = FASTES
     return float(gaps + token_s * max(int(tree.output_tokens[main].sum()), 1))
 
 
-def _ints(parts: Sequence[Ints]) -> Ints:
-    return np.concatenate([np.zeros(0, np.int64), *parts])
-
-
-def _floats(parts: Sequence[Floats]) -> Floats:
-    return np.concatenate([np.zeros(0, np.float64), *parts])
-
-
 def _requests(plays: Sequence[SessionTree], gap_cap_s: float) -> Requests:
     """Columns of all plays; content of each play is its own but for what its tree shares."""
     shared = max(t.num_shared for t in plays) if plays else 0
     base = (shared + offsets_of([t.num_contents - t.num_shared for t in plays])[:-1]).tolist()
     row = offsets_of([len(t) for t in plays])
-    gap_s = np.minimum(_floats([t.gap_s for t in plays]), gap_cap_s)
-    num_deps = _ints([np.diff(t.dep_offsets) for t in plays])
+    gap_s = np.minimum(join_floats([t.gap_s for t in plays]), gap_cap_s)
+    num_deps = join_ints([np.diff(t.dep_offsets) for t in plays])
     sizes = np.diff(row)
     return Requests(
         session=np.repeat(np.arange(len(plays)), sizes),
         arrival_s=np.where(num_deps == 0, gap_s, 0.0), think_s=np.where(num_deps == 0, 0.0, gap_s),
         dep_offsets=offsets_of(num_deps),
-        dep_index=_ints([t.dep_index + r for t, r in zip(plays, row.tolist(), strict=False)]),
-        output_tokens=_ints([t.output_tokens for t in plays]), priority=np.zeros(len(num_deps), np.int64),
-        piece_offsets=offsets_of(_ints([np.diff(t.piece_offsets) for t in plays])),
-        piece_content=_ints([_played(t, t.piece_content, b) for t, b in zip(plays, base, strict=True)]),
-        piece_tokens=_ints([t.piece_tokens for t in plays]),
-        output_content=_ints([_played(t, t.output_content, b) for t, b in zip(plays, base, strict=True)]),
-        traffic_class=_ints([t.kind for t in plays]), class_names=CLASS_NAMES)
+        dep_index=join_ints([t.dep_index + r for t, r in zip(plays, row.tolist(), strict=False)]),
+        output_tokens=join_ints([t.output_tokens for t in plays]), priority=np.zeros(len(num_deps), np.int64),
+        piece_offsets=offsets_of(join_ints([np.diff(t.piece_offsets) for t in plays])),
+        piece_content=join_ints([_played(t, t.piece_content, b) for t, b in zip(plays, base, strict=True)]),
+        piece_tokens=join_ints([t.piece_tokens for t in plays]),
+        output_content=join_ints([_played(t, t.output_content, b) for t, b in zip(plays, base, strict=True)]),
+        traffic_class=join_ints([t.kind for t in plays]), class_names=CLASS_NAMES)
 
 
 def _played(tree: SessionTree, content: Ints, base: int) -> Ints:

@@ -117,6 +117,7 @@ def test_page_plays_a_trace_at_its_times_and_by_clients(repo_root: Path) -> None
     assert "mine.jsonl at 1 times its recorded rate" in said
     assert "agents" not in said
     assert list(app.table[0].value["Rate factor"]) == ["0.5", "0.8", "1", "1.2", "1.5", "2"]
+    assert len(app.get("plotly_chart")) == 2
     assert app.slider(key="sessions").disabled
     assert any("look for mine.jsonl" in caption.value for caption in app.caption)
     assert str(kept.path) not in " ".join(code.value for code in app.code)

@@ -19,6 +19,7 @@ PAGES = {
     "Cost": ("Take it along", 3),
     "Cache": ("Take it along", 4),
     "Latency": ("Take it along", 3),
+    "Cluster": ("Take it along", 2),
     "Sweep": ("What to run or open", 0),
     "Profiles": ("A model of your own", 0),
     "Method": ("Not modelled", 0),

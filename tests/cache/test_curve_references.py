@@ -94,6 +94,7 @@ def test_delayed_blocks(traces: Path, name: str) -> None:
         assert row.token_hit_rate == pytest.approx(float(w["token_any"]), abs=5.1e-7)
 
 
+@pytest.mark.timed
 def test_a_whole_trace_takes_seconds(traces: Path) -> None:
     start = time.process_time()
     trace = read_trace(traces / FILES["mooncake_conversation"])[0]

@@ -51,15 +51,9 @@ def test_a_reach_beyond_the_grid_is_refused(reach: Reach) -> None:
         TableStepTime(DECODE, PREFILL, reach)
 
 
-def test_clamping_is_counted() -> None:
-    table = TableStepTime(DECODE, PREFILL, Reach(16, 2000, 8192), outside="clamp")
-    assert step_s(table, StepBatch(0, 0, 0, 0, 16), 0) == pytest.approx(0.008)
-    assert table.clamped == {"decode batch": 1}
-
-
-def test_a_batch_outside_is_refused(table: TableStepTime) -> None:
-    with pytest.raises(ScenarioError, match="decode batch: got 9"):
-        table.pieces(StepBatch(0, 0, 0, 0, 9))
+def test_means_beyond_the_reach_are_held_at_the_edge(table: TableStepTime) -> None:
+    assert step_s(table, StepBatch(0, 0, 0, 0, 16), 0) == step_s(table, StepBatch(0, 0, 0, 0, 8), 0)
+    assert step_s(table, StepBatch(1024, 1, 0, 1024 + 2799, 0), 0) == pytest.approx(0.034)
 
 
 @pytest.mark.parametrize(("rows", "times", "said"), [

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kvsim.workload.fit import load_preset
+from kvsim.workload.preset_file import load_preset
 from tests.cli.helpers import Shell
 
 REFERENCE = Path(__file__).parent.parent / "cache" / "data" / "trace_reference.csv"
@@ -110,6 +110,7 @@ def test_cache_chart_of_another_form_is_refused_before_the_trace_is_read(
         assert "kvsim[dashboard]" in done.err
 
 
+@pytest.mark.timed
 def test_cache_of_a_whole_trace_takes_seconds(kvsim: Shell, traces: Path) -> None:
     start = time.process_time()
     assert kvsim("cache", str(traces / CONVERSATION), "--capacity-blocks", "300,1000,3000,10000,30000,inf").code == 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kvsim.cluster.disagg import SplitSpec, run_split
-from kvsim.cluster.disagg_links import Links, LinkSpec, Parcel
+from kvsim.cluster.disagg_links import Links, LinkSpec, Parcel, Pull
 from kvsim.cluster.replica import ReplicaSpec
 from kvsim.cluster.result import ClusterRun
 from kvsim.cluster.routers.registry import RouterSpec
@@ -33,7 +33,8 @@ def random_spec(problem: Problem, seed: int) -> SplitSpec:
     decode = replace(replica, config=replace(problem.config, prefix_caching=rng.random() < 0.5))
     link = LinkSpec(rng.choice([math.inf, 100.0, 5.0]), rng.choice([0.0, 0.3]), rng.random() < 0.7,
                     rng.choice(["whole", "layerwise"]))
-    return SplitSpec((replica,) * rng.randint(1, 3), (decode,) * rng.randint(1, 3), Parcel(3.0, 2.0, 2, 4, 5), link,
+    parcel = Parcel(3.0, 2.0, 2, 4, 5, checkpoint_bytes=0.5)
+    return SplitSpec((replica,) * rng.randint(1, 3), (decode,) * rng.randint(1, 3), parcel, link,
                      RouterSpec(rng.choice(["round_robin", "session_affinity"])), RouterSpec("least_loaded"),
                      rng.choice([0, 0, problem.config.block_tokens * 2]), seed)
 
@@ -67,7 +68,10 @@ def test_every_request_ends_once_and_every_byte_arrives(seed: int) -> None:
     block = problem.config.block_tokens
     whole = int((-(-records.prompt_tokens[rows] // block)).sum())
     assert split.num_blocks == whole - split.local_tokens // block
-    assert sum(one.num_bytes for one in split.received) == pytest.approx(split.num_blocks * 3.0 + len(rows) * 2.0)
+    moved = split.num_blocks * 3.0 + len(rows) * 2.0 + split.num_checkpoints * 0.5
+    assert sum(one.num_bytes for one in split.received) == pytest.approx(moved)
+    keeps = spec.decode[0].config.prefix_caching and problem.config.state_groups > 0
+    assert split.num_checkpoints <= len(rows) * keeps
     assert sum(one.num_bytes for one in split.sent) == pytest.approx(sum(one.num_bytes for one in split.received))
     assert sum(one.transfers for one in split.sent[:split.num_prefill]) == len(rows)
     assert (split.wait_s >= spec.link.latency_s * 0.999).all()
@@ -160,6 +164,43 @@ def test_later_turns_transfer_only_what_is_new() -> None:
     assert blocks[1] < blocks[0] / 2
 
 
+def growing(num_sessions: int, num_turns: int) -> Workload:
+    """Sessions that share nothing; each turn is the one before and more."""
+    rows: list[Row] = []
+    for s in range(num_sessions):
+        for t in range(num_turns):
+            rows.append(Row([(s, 150 + 37 * t)], 20, 100 + len(rows), session=s, think_s=3.0,
+                            after=(len(rows) - 1,) if t else (), arrival_s=5.0 * s))
+    return Workload(requests_from_rows(rows))
+
+
+def test_checkpoints_let_the_decode_side_of_a_hybrid_find_what_replicas_that_do_both_find() -> None:
+    workload, router = growing(5, 6), RouterSpec("session_affinity")
+    replica = ReplicaSpec(replace(ROOM, state_groups=3), STEP)
+    both = run(workload, ClusterSpec((replica,) * 2, router)).run.records.cached_tokens
+    done = run_split(workload, SplitSpec((replica,) * 2, (replica,) * 2, Parcel(7.0, 5.0, checkpoint_bytes=3.0),
+                                         router=router, decode_router=router))
+    split = done.split
+    assert split is not None
+    assert split.local_tokens == int(both.sum()) > 0
+    prompts = workload.requests.prompt_tokens
+    blocks = int((-(-prompts // 16)).sum()) - split.local_tokens // 16
+    # A prompt one token longer than whole blocks goes on from its checkpoint: no second state is sent for it.
+    more = int(((prompts - 1) % 16 > 0).sum())
+    assert (split.num_blocks, split.num_checkpoints) == (blocks, more)
+    assert sum(one.num_bytes for one in split.received) == 7.0 * blocks + 5.0 * len(prompts) + 3.0 * more
+
+
+def test_a_checkpoint_that_is_there_is_not_sent_again() -> None:
+    rows = [Row([(0, 150)], 5, 1), Row([(0, 150)], 5, 2, arrival_s=9.0), Row([(0, 145)], 5, 3, arrival_s=18.0)]
+    replica = ReplicaSpec(replace(ROOM, state_groups=1), STEP)
+    for caching, found, sent in ((True, 2 * 144, 1), (False, 0, 0)):
+        decode = replace(replica, config=replace(replica.config, prefix_caching=caching))
+        split = run_split(Workload(requests_from_rows(rows)), SplitSpec((replica,), (decode,), Parcel(1.0))).split
+        assert split is not None
+        assert (split.local_tokens, split.num_checkpoints) == (found, sent)
+
+
 def test_a_slow_link_delays_the_first_token_and_layers_hide_it() -> None:
     workload, replica = chats(4, 2), ReplicaSpec(CONFIG, STEP)
     spec = SplitSpec((replica,), (replica,), Parcel(1e6, num_layers=50))
@@ -172,8 +213,8 @@ def test_a_slow_link_delays_the_first_token_and_layers_hide_it() -> None:
 def test_transfers_of_a_replica_wait_for_each_other_unless_links_are_not_shared() -> None:
     for is_shared, second_s in ((True, 4.0), (False, 2.0)):
         links = Links(LinkSpec(10.0, shared=is_shared), Parcel(40.0, prefill_gpus=2, decode_gpus=4), 4)
-        assert [links.send(0, target, 1, 0.0, 0.0) for target in (2, 3)] == [2.0, second_s]
-        assert links.send(1, 2, 1, 0.0, 0.0) == second_s
+        assert [links.send(0, target, Pull(1, 0, 0.0), 0.0) for target in (2, 3)] == [2.0, second_s]
+        assert links.send(1, 2, Pull(1, 0, 0.0), 0.0) == second_s
         assert links.sent[0].num_bytes == 80.0
 
 

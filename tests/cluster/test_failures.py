@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvsim.cache.tiers.config import TierConfig
 from kvsim.cluster.replica import ReplicaSpec
 from kvsim.cluster.result import ClusterRun
 from kvsim.cluster.routers.registry import RouterSpec
@@ -110,6 +111,21 @@ def test_a_replica_may_fail_again() -> None:
     done = play(chats(24, 5), (Failure(0, 1.0, 1.2), Failure(0, 1.4, 1.6), Failure(1, 1.1, 1.3)))
     check_conserved(done.run.records)
     assert [len(r.up_s) for r in done.replicas] == [3, 2, 1]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("recover_s", [1.5, math.inf])
+def test_a_replica_that_fails_has_its_memory_once(recover_s: float, shared: bool) -> None:
+    tier = TierConfig(150, shared=shared, load_s_per_block=0.001, store_s_per_block=0.001, block_bytes=100)
+    replica = ReplicaSpec(replace(CONFIG, num_blocks=120, tiers=(tier,)), STEP)
+    spec = ClusterSpec((replica,) * 3, RouterSpec("round_robin"), (Failure(0, 1.0, recover_s),))
+    done = run(chats(24, 5), spec)
+    assert done.run.totals.tiers[0].num_blocks == 3 * 150
+    parts = [part.totals.tiers[0] for part in done.replicas]
+    assert [part.num_blocks for part in parts] == [150] * 3
+    assert sum(part.blocks_resident for part in parts) == done.run.totals.tiers[0].blocks_resident <= 3 * 149
+    # What a lost machine had in its own memory is gone; its part of a pool goes on being used.
+    assert (parts[0].blocks_resident > 0) == (shared or recover_s < math.inf)
 
 
 def test_impossible_failures_are_named() -> None:

@@ -11,20 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvsim.cache.eviction.config import KINDS as EVICTIONS
+from kvsim.cache.eviction.config import EvictionConfig, EvictionKind
+from kvsim.cache.tiers.config import TierConfig
 from kvsim.cluster.replica import ReplicaSpec
 from kvsim.cluster.result import ClusterRun
 from kvsim.cluster.routers.registry import RouterSpec
 from kvsim.cluster.run import run
 from kvsim.cluster.spec import ClusterSpec, Failure
 from kvsim.engine import core
-from kvsim.errors import ScenarioError
+from kvsim.engine.core import needs_plain
+from kvsim.errors import InfeasibleError, ScenarioError
 from kvsim.resolve import resolve
 from kvsim.scenario import load_scenario
 from kvsim.simulation import simulate, step_time_of
 from kvsim.steptime.base import StepBatch, step_s
+from kvsim.steptime.drafting import DraftedStepTime
 from kvsim.steptime.roofline import RooflineStepTime
 from kvsim.workload.requests import Row, Workload, requests_from_rows
 from tests.cluster.helpers import CONFIG, ENDED, STEP, check_conserved, uncapped
+from tests.engine.strategies import TIER_KINDS, Problem
 
 MOE: dict[str, Any] = {
     "name": "ranks", "model": "deepseek-v2-lite", "hardware": {"gpu": "h200", "num_gpus": 2},
@@ -121,9 +127,115 @@ def test_ranks_of_a_dense_model_step_alone() -> None:
     assert simulate(llama).latency.e2e_s.p50 == pytest.approx(simulate(one).latency.e2e_s.p50, rel=1e-9)
 
 
+EVICTION_NAMED: dict[str, EvictionKind] = {name: name for name in EVICTIONS}
+
+
+def one_session(problem: Problem) -> Problem:
+    """The problem with all requests in one session, so that session affinity keeps them together."""
+    requests = replace(problem.workload.requests, session=np.zeros_like(problem.workload.requests.session))
+    return replace(problem, workload=replace(problem.workload, requests=requests, until_s=math.inf))
+
+
+@pytest.mark.parametrize("kind", [*TIER_KINDS, "drafts", "lfu", "s3fifo", "ttl", "pin_sessions", "cost_aware"])
+def test_a_rank_of_any_kind_among_idle_ones_is_an_engine(kind: str) -> None:
+    used = 0
+    for seed in range(60):
+        eviction: EvictionKind = EVICTION_NAMED.get(kind, "lru")
+        of_engine = ("full", "hybrid")[seed % 2] if eviction == kind else kind
+        problem = one_session(uncapped(seed, of_engine))
+        config = replace(problem.config, eviction=EvictionConfig(eviction))
+        if needs_plain(config) or problem.workload.lane_sessions is not None:
+            continue
+        replica = ReplicaSpec(config, problem.step_time, ranks=2)
+        try:
+            engine = core.run(problem.workload, config, problem.step_time)
+        except InfeasibleError:
+            continue
+        done = run(problem.workload, ClusterSpec((replica,), RouterSpec("session_affinity")))
+        for name in ENDED:
+            ours, theirs = getattr(done.run.records, name), getattr(engine.records, name)
+            np.testing.assert_array_equal(ours, theirs, f"{seed} {name}")
+        assert done.replicas[0].totals.tiers == engine.totals.tiers
+        used += 1
+    assert used > 20
+
+
+@pytest.mark.parametrize("kind", [*TIER_KINDS, "drafts"])
+def test_every_request_is_served_once_by_ranks_of_any_kind(kind: str) -> None:
+    served = 0
+    for seed in range(40):
+        problem = uncapped(seed, kind)
+        tiers = tuple(replace(t, shared=seed % 2 > 0 and i == len(problem.config.tiers) - 1,
+                              write="eager" if t.write == "on-eviction" else t.write)
+                      for i, t in enumerate(problem.config.tiers))
+        config = replace(problem.config, tiers=tiers)
+        if needs_plain(config):
+            continue
+        replica = ReplicaSpec(config, problem.step_time, ranks=2)
+        workload = replace(problem.workload, until_s=math.inf)
+        try:
+            done = run(workload, ClusterSpec((replica, replica), RouterSpec("vllm_dp")))
+        except InfeasibleError:
+            continue
+        check_conserved(done.run.records)
+        served += 1
+    assert served > 15
+
+
+def test_ranks_of_one_node_share_a_tier_without_the_network() -> None:
+    tier = TierConfig(100, shared=True, block_bytes=10, network_s_per_block=1.0)
+    replica = ReplicaSpec(replace(CONFIG, tiers=(tier,)), STEP, ranks=2)
+    rows = [Row([(0, 168)], 4, 1), Row([(0, 168)], 4, 2, arrival_s=1.0)]
+    for spec, remote in (((replica,), False), ((replace(replica, ranks=1),) * 2, True)):
+        done = run(Workload(requests_from_rows(rows)), ClusterSpec(spec, RouterSpec("round_robin"))).run
+        assert done.records.external_tokens.tolist() == ([0, 0] if remote else [0, 160])
+        assert (done.totals.tiers[0].bytes_stored_remote > 0) == remote
+
+
+CHAT = {"chat": {"turns": 8, "user_tokens": 500, "output_tokens": 60, "think_s": 3}, "concurrency": 16,
+        "duration_s": 40}
+LITTLE = {**MOE["engine"], "num_blocks": 400, "max_model_len": 6000}
+
+
+def test_memory_below_ranks_brings_hits_back() -> None:
+    dram = {"kind": "dram", "capacity": "40 GB"}
+    bare, private, shared = (simulate({**MOE, "workload": CHAT, "engine": LITTLE, "tiers": tiers}).hit_rate
+                             for tiers in ([], [dram], [{**dram, "shared": True}]))
+    assert private.total > bare.total + 0.05
+    assert private.by_tier.dram > 0.05
+    # vLLM's balancer sends a session to any rank: memory that all of a node's ranks can read is worth more.
+    assert shared.total > private.total + 0.05
+
+
+def test_other_eviction_on_ranks() -> None:
+    lru, lfu = (simulate({**MOE, "workload": CHAT, "engine": {**LITTLE, "eviction": {"kind": kind}}})
+                for kind in ("lru", "lfu"))
+    assert lru.hit_rate.total != lfu.hit_rate.total
+    assert lfu.run.num_requests > 0
+
+
+def test_drafts_on_ranks() -> None:
+    engine = {**MOE["engine"], "draft": "mtp-k2", "draft_acceptance": {"kind": "own", "source": "x", "length": 2.0}}
+    plain, drafted = simulate(MOE), simulate({**MOE, "engine": engine})
+    assert drafted.latency.tpot_s.p50 < plain.latency.tpot_s.p50
+
+
+def test_experts_of_drafted_ranks_follow_the_mean() -> None:
+    engine = {**MOE["engine"], "draft": "mtp-k2", "draft_acceptance": {"kind": "own", "source": "x", "length": 2.0}}
+    model = step_time_of(resolve(load_scenario({**MOE, "engine": engine})))
+    assert isinstance(model, DraftedStepTime)
+    batch = StepBatch(0, 0, 0, 0, 400)
+    own_s = step_s(model, batch, 400_000)
+    assert model.rank_step_s(batch, own_s, 1200) == pytest.approx(own_s)
+    assert model.rank_step_s(batch, own_s, 600) < own_s
+
+
 @pytest.mark.parametrize(("change", "field"), [
     ({"engine": {**MOE["engine"], "fidelity": "reference"}}, "engine.fidelity"),
-    ({"tiers": [{"kind": "dram", "capacity": "200 GB"}]}, "tiers"),
+    ({"tiers": [{"kind": "dram", "capacity": "200 GB", "preset": "vllm-native"}]}, "tiers.0.preset"),
+    ({"tiers": [{"kind": "dram", "capacity": "200 GB"}], "engine": {
+        **MOE["engine"], "draft": "mtp-k2", "draft_acceptance": {"kind": "own", "source": "x", "length": 2.0}}},
+     "engine.draft"),
 ])
 def test_what_ranks_cannot_do_is_refused(change: dict[str, Any], field: str) -> None:
     with pytest.raises(ScenarioError, match=field):

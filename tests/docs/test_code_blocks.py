@@ -54,8 +54,7 @@ def test_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     prepare(folder)
     if not shows_outputs(page):
         shorter_scenarios(tmp_path / "root")
-        for module in ("kvsim.scenario", "kvsim.batch.spec"):
-            monkeypatch.setattr(f"{module}.data_root", lambda: tmp_path / "root")
+        monkeypatch.setattr("kvsim.scenario.files.data_root", lambda: tmp_path / "root")
         for path in (tmp_path / "root" / "scenarios").iterdir():
             (folder / "scenarios" / path.name).write_text(path.read_text())
     monkeypatch.chdir(folder)

@@ -34,7 +34,7 @@ def test_pace(tokens: int, share: float, steps: int) -> None:
     drafting = Drafting.of(tokens, 1.0 + share * tokens)
     gain = drafting.given(steps + 1) - drafting.given(steps)
     assert 1 <= gain <= drafting.width
-    assert drafting.given(steps) <= steps * drafting.length < drafting.given(steps) + 1 + 1e-6
+    assert 0 <= steps * drafting.numerator - drafting.given(steps) * drafting.denominator < drafting.denominator
     assert drafting.steps_for(drafting.given(steps)) <= steps
     assert drafting.given(drafting.steps_for(steps)) >= steps
     assert drafting.given(drafting.steps_for(steps + 1) - 1) < steps + 1

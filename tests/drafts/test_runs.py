@@ -15,7 +15,7 @@ from kvsim.layout import Layout
 from kvsim.memory.drafts import parse_draft
 from kvsim.report.report import Report
 from kvsim.resolve import draft_problems
-from kvsim.validate.claims_drafts import draft_claims, throughput_ratio
+from kvsim.validate.claims_drafts import REUSED, draft_claims, throughput_ratio
 from tests.cli.helpers import Shell
 from tests.drafts.test_acceptance import scenario
 from tests.steptime.support import engine
@@ -128,6 +128,13 @@ def test_the_gain_falls_with_load() -> None:
     # sgl-project/sglang #37878, 8 x B300: x 2.76, 1.68, 1.42 at 1, 16 and 64 clients.
     found = [throughput_ratio(clients) for clients in (1, 16, 64)]
     assert found[0] > found[1] > found[2]
+
+
+def test_the_gain_falls_with_load_where_rows_of_a_sequence_choose_alike() -> None:
+    found = [throughput_ratio(clients, reuse_frac=REUSED) for clients in (1, 16, 64)]
+    assert found[0] > found[1] > found[2]
+    for clients, ratio in zip((1, 16, 64), found, strict=True):
+        assert ratio > throughput_ratio(clients)
 
 
 def test_a_higher_length_gives_more() -> None:

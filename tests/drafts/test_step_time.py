@@ -17,13 +17,14 @@ from tests.steptime.support import STORE, build, chunk, decode, engine
 K3_PARAMS = 4e9
 
 
-def drafted(draft: str, model: str = "kimi-k3", profile: str = "ideal", tp: int = 8) -> DraftedStepTime:
+def drafted(draft: str, model: str = "kimi-k3", profile: str = "ideal", tp: int = 8,
+            reuse_frac: float = 0.0) -> DraftedStepTime:
     parsed, layout, target = parse_draft(draft), Layout(tp=tp), STORE.get("model", model)
     params = K3_PARAMS if parsed.kind == "dspark" else None
     plain = build(model, "b300", profile, layout, kv_dtype="fp8")
     drafter = build_drafter(drafter_model(target, parsed, params), STORE.get("gpu", "b300"), layout, "fp8",
                             engine(profile))
-    return with_draft(plain, drafter, parsed)
+    return with_draft(plain, drafter, parsed, reuse_frac)
 
 
 SPARK = drafted("dspark-fp8-k7", profile="sglang-2026-08")
@@ -39,6 +40,16 @@ def test_experts_for_all_rows_and_weights_once() -> None:
     wide = {c.name: c.memory_s for c in model.verify.costs(decode(8), 1000)}
     assert wide["experts"] / plain["experts"] == pytest.approx(120.28 / 16, rel=1e-3)
     assert wide["lm_head"] == pytest.approx(plain["lm_head"], rel=1e-9)
+
+
+@pytest.mark.parametrize(("reuse_frac", "rows"), [(0.0, 8.0), (0.5, 4.5), (1.0, 1.0)])
+def test_rows_that_choose_the_experts_of_those_before_touch_fewer(reuse_frac: float, rows: float) -> None:
+    model = drafted("dspark-fp8-k7", reuse_frac=reuse_frac)
+    costs = {c.name: c for c in model.verify.costs(decode(8), 1000)}
+    plain = {c.name: c for c in drafted("dspark-fp8-k7").verify.costs(decode(8), 1000)}
+    share = 1 - (1 - 16 / 896) ** rows
+    assert costs["experts"].memory_s / plain["experts"].memory_s == pytest.approx(share / (1 - (1 - 16 / 896) ** 8))
+    assert costs["experts"].compute_s == plain["experts"].compute_s
 
 
 def test_kv_is_read_once_a_sequence_and_states_are_written_for_every_row() -> None:

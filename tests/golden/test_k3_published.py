@@ -1,28 +1,23 @@
-"""Published results of Kimi K3, its traffic, step times and dollars: simulated with few seeds, judged by fixed bands.
+"""Published results of Kimi K3, its traffic, step times and dollars: simulated, judged by fixed bands.
 
 The bands here are written down a second time, from the published values, so that none can be moved unseen. Misses
-are strict expected failures with the reason that the page gives. `docs/reproductions.md` has eleven seeds;
-five give the same verdicts, which `test_the_page_says_the_same` checks.
+are strict expected failures with the reason that `docs/reproductions.md` gives.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cache
-from pathlib import Path
 
 import pytest
 
-from kvsim.validate.claims import Claim, Finding
 from kvsim.validate.claims_serving import K3Runs, serving_claims
 from kvsim.validate.claims_speed import speed_claims
-from kvsim.validate.published import table_rows
+from tests.golden.page import claims, finding
 
 pytestmark = [pytest.mark.golden, pytest.mark.slow, pytest.mark.xdist_group("published")]
 
 INF = math.inf
-RUNS = K3Runs(num_seeds=5, num_control_seeds=1)
-CLAIMS = {claim.id: claim for claim in [*speed_claims(), *serving_claims(RUNS)]}
+CLAIMS = {claim.id: claims()[claim.id] for claim in [*speed_claims(), *serving_claims(K3Runs())]}
 CONTROLS = [name for name in CLAIMS if name.startswith("N")]
 
 BANDS = {
@@ -49,20 +44,12 @@ BANDS = {
     "33c": (8.25 * 0.7, 8.25 * 1.3), "33d": (1, 1), "34": (0.115 * 0.99, 0.115 * 1.01),
     "35": (0.0685 * 0.995, 0.0685 * 1.005),
 }
-PAGE = table_rows((Path(__file__).parents[2] / "docs" / "reproductions.md").read_text(encoding="utf-8"))
 
 
 def marked(name: str) -> object:
     """A strict expected failure where the claim names why it is missed."""
     miss = CLAIMS[name].miss
     return pytest.param(name, marks=pytest.mark.xfail(reason=miss, strict=True) if miss else ())
-
-
-@cache
-def finding(name: str) -> Finding:
-    """What kvsim says, computed once."""
-    claim: Claim = CLAIMS[name]
-    return Finding(claim, claim.measure())
 
 
 def test_every_claim_has_a_band_here() -> None:
@@ -93,8 +80,3 @@ def test_controls_face_the_bands_that_they_must_miss() -> None:
     for name in CONTROLS:
         target = f"29{name[-1]}" if name.startswith("N29") else "14c" if name[-1] in "ace" else "14d"
         assert (CLAIMS[name].band.low, CLAIMS[name].band.high) == pytest.approx(BANDS[target], rel=1e-12)
-
-
-@pytest.mark.parametrize("name", CLAIMS)
-def test_the_page_says_the_same(name: str) -> None:
-    assert f"| {finding(name).verdict} |" in PAGE[name]

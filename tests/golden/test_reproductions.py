@@ -1,4 +1,4 @@
-"""The reproductions page: its cheap rows are those of a fresh run, its verdicts and counts follow from the findings."""
+"""The reproductions page is what a fresh run writes; its verdicts and counts follow from the findings."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from kvsim.cli import cli
 from kvsim.validate.claims import KINDS, PUBLISHED_KINDS, Band, Claim, Finding, Sample, exactly, factor, near
 from kvsim.validate.claims_serving import K3Runs
-from kvsim.validate.published import NOT_SIMULATED, Reproductions, all_claims, check_published, table_rows
+from kvsim.validate.published import NOT_SIMULATED, Reproductions, all_claims, check_published
+from tests.golden.page import PAGE, fresh, table_rows
 
-PAGE = Path(__file__).parents[2] / "docs" / "reproductions.md"
 TARGETS = {*(str(n) for n in range(1, 19)), "29", "30", "31", "32", "33", "34", "35"}
 """Targets of published values that kvsim computes."""
 
@@ -34,10 +34,19 @@ def claim(name: str, kind: str = "P", miss: str = "") -> Claim:
     return Claim(name, kind, "speed", "10", near(10, 0.1), "nobody", "{:.1f}", lambda: Sample(10.5), miss=miss)
 
 
-def test_rows_without_simulation_are_those_of_a_fresh_run(page: dict[str, str]) -> None:
-    fresh = table_rows(quick().markdown())
-    assert len(fresh) >= 35
-    assert {name: page.get(name) for name in fresh} == fresh
+@pytest.mark.slow
+@pytest.mark.xdist_group("published")
+def test_the_page_is_current() -> None:
+    """Every digit of it: all rows are computed again, with as many seeds as the page has."""
+    written, made = PAGE.read_text(encoding="utf-8"), fresh().markdown()
+    assert table_rows(written) == table_rows(made), "run 'make reproductions'"
+    assert written == made, "run 'make reproductions'"
+
+
+def test_rows_without_simulation_do_not_depend_on_the_others(page: dict[str, str]) -> None:
+    alone = table_rows(quick().markdown())
+    assert len(alone) >= 35
+    assert {name: page.get(name) for name in alone} == alone
 
 
 def test_the_page_has_every_claim_and_nothing_else(page: dict[str, str]) -> None:

@@ -58,6 +58,10 @@ def test_a_recipe_by_name(kvsim: Shell) -> None:
     (["import-command", "vllm serve moonshotai/Kimi-K9 -tp x", "--gpu", "b300"], "kimi-k3"),
     (["export-command", "k3-b300"], "no such scenario"), (["import-log", "nothing.log"], "No such file"),
     (["export-command", "k3-b300-study", "--set", "engine.profile=ideal"], "vllm or sglang"),
+    (["import-command", "nothing.sh"], "no such file or recipe"),
+    (["import-command", "kimi-k3-b300-vllm-day1"], "did you mean 'kimi-k3-b300-vllm-day0'?"),
+    (["import-command", "trtllm-serve deepseek-ai/DeepSeek-V3 --tp_size 8"], "TensorRT-LLM has no engine profile"),
+    (["import-command", "vllm serve a/B", "--gpu", "h100"], "kvsim profiles import config.json"),
 ])
 def test_errors_are_messages(kvsim: Shell, arguments: list[str], said: str) -> None:
     done = kvsim(*arguments)

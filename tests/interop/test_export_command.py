@@ -31,7 +31,12 @@ def round_trip(scenario: Scenario, engine: EngineName) -> None:
 @pytest.mark.parametrize("name", shipped_scenarios())
 @pytest.mark.parametrize("engine", ENGINES)
 def test_shipped_scenarios_come_back(name: str, engine: EngineName) -> None:
-    round_trip(load_scenario(name), engine)
+    scenario = load_scenario(name)
+    if len(scenario.groups) > 1:
+        with pytest.raises(ScenarioError, match="replicas that differ"):
+            export_command(scenario, engine)
+    else:
+        round_trip(scenario, engine)
 
 
 DEGREES = st.sampled_from([1, 2, 4, 8])

@@ -57,7 +57,11 @@ def test_gpus_of_a_replica_are_the_product() -> None:
      "dspark-fp8-k7"),
     ("--speculative-config.method mtp --speculative-config.num_speculative_tokens 2", "draft", "mtp-k2"),
     ("--spec-method dspark --spec-tokens 3 --spec-model x/y", "draft", "dspark-bf16-k3"),
-    ("--speculative-config '{\"method\":\"eagle3\",\"num_speculative_tokens\":3}'", "draft", "none"),
+    ("--speculative-config '{\"method\":\"eagle3\",\"num_speculative_tokens\":3}'", "draft", "eagle3-k3"),
+    ("--speculative-config '{\"model\":\"x/Y-EAGLE3\",\"num_speculative_tokens\":2}'", "draft", "eagle3-k2"),
+    ("--spec-method DFlash --spec-tokens 7 --spec-model x/y", "draft", "dflash-k7"),
+    ("--spec-method mtp", "draft", "mtp-k1"), ("--spec-method dflash", "draft", "none"),
+    ("--spec-method ngram --spec-tokens 3", "draft", "none"),
     ("--block-size 64", "block_tokens", None),
 ])
 def test_engine(flags: str, field: str, value: Any) -> None:
@@ -142,7 +146,8 @@ def test_sglang_layout(flags: str, layout: dict[str, int], gpus: int, replicas: 
     ("--enable-priority-scheduling", "policy", "priority"), ("--page-size 64", "block_tokens", 64),
     ("--kv-cache-dtype fp8_e4m3", "kv_dtype", "fp8"),
     ("--speculative-algorithm EAGLE --speculative-num-steps 2 --speculative-num-draft-tokens 3", "draft", "mtp-k2"),
-    ("--speculative-algorithm EAGLE3 --speculative-num-steps 2", "draft", "none"),
+    ("--speculative-algorithm EAGLE3 --speculative-num-steps 2", "draft", "eagle3-k2"),
+    ("--speculative-algorithm NGRAM --speculative-num-steps 2", "draft", "none"),
 ])
 def test_sglang_engine(flags: str, field: str, value: Any) -> None:
     assert getattr(sglang(flags).scenario.engine, field) == value
@@ -175,7 +180,7 @@ def test_models_are_found_by_id_path_cache_and_served_name() -> None:
 
 
 def test_an_unknown_model_names_the_nearest() -> None:
-    with pytest.raises(ScenarioError, match="did you mean 'moonshotai/kimi-k3'"):
+    with pytest.raises(ScenarioError, match="did you mean 'moonshotai/Kimi-K3'"):
         vllm("", "moonshot/Kimi-K4")
 
 

@@ -168,7 +168,7 @@ def test_a_scenario_is_set_and_its_settings_compared(tmp_path: Path) -> None:
     assert found.scenario.engine.num_blocks == 2135
     assert found.scenario.engine.kv_bytes_per_gpu is None
     assert found.scenario.workload == scenario.workload
-    assert any(n.startswith("max_num_seqs: the scenario says 64, the log 32") for n in found.notes)
+    assert any(n.startswith("max_num_seqs: the scenario says 64, the log says 32") for n in found.notes)
     assert any(n.startswith("prefix_caching") for n in found.notes)
     assert not any(n.startswith(("model", "layout")) for n in found.notes)
 

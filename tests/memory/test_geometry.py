@@ -13,7 +13,7 @@ from kvsim.layout import Layout
 from kvsim.memory.drafts import Draft, parse_draft
 from kvsim.memory.geometry import (
     Group,
-    Kind,
+    GroupKind,
     KvGeometry,
     KvSpec,
     LogFormula,
@@ -70,7 +70,7 @@ def test_logged_pools_of_k3(dtype: str, caching: bool, draft: str, blocks: int, 
 ])
 def test_logged_pools_of_k3_with_a_draft_bucket_of_five(block: int, caching: bool, blocks: int, need: int,
                                                         tokens: int) -> None:
-    kinds: list[Kind] = [*("attention" for _ in range(6)), *("state" for _ in range(14))]
+    kinds: list[GroupKind] = [*("attention" for _ in range(6)), *("state" for _ in range(14))]
     groups = tuple(Group(str(i), kind, block, ()) for i, kind in enumerate(kinds))
     found = KvGeometry(block, PAGE, (5.0 * PAGE,), groups, True, 1, 7, caching)
     assert found.blocks_for(MILLION) == need

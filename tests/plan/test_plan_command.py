@@ -77,7 +77,7 @@ def test_seats_need_to_be_known(scenario: str) -> None:
     assert "needs a demand" in str(ask(scenario, "--seats", "100").exception)
     seated = ask(scenario, "--seats", "100", "--set", "demand={seats: 1, active_frac_peak: 0.04}")
     assert "4 live sessions (4 active seats, a session each)" in seated.output
-    assert "a seat and month" in seated.output
+    assert "a seat and month, 100 seats a node" in seated.output
 
 
 def test_a_run_with_intervals(scenario: str, tmp_path: Path) -> None:

@@ -196,6 +196,14 @@ def test_what_is_wrong_is_said_before_the_run(given: list[str], said: str) -> No
     assert said in done.output
 
 
+def test_a_model_without_an_api_price_says_so() -> None:
+    free = load_scenario("llama-chat-burst", ["prices.api=null", "workload.steps=null", "workload.duration_s=60"])
+    said = price_text(price_table(free, PriceOptions(sessions=[4])))
+    assert "API price not known" in said
+    assert "[$/M]; no API price is known" in said
+    assert "charges" not in said
+
+
 def test_csv_has_no_text_for_what_is_not_known(table: PriceTable) -> None:
     rows = list(csv.DictReader(io.StringIO(price_csv(table))))
     collapsed = next(r for r in rows if r["tiers"] == "no tiers" and r["sessions"] == "16")

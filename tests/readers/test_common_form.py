@@ -13,8 +13,9 @@ import pytest
 
 from kvsim.errors import ScenarioError, TraceError
 from kvsim.workload.agentic import make_trees
-from kvsim.workload.fit import fit, load_preset, preset_from_dict, preset_to_dict
+from kvsim.workload.fit import fit
 from kvsim.workload.parquet import read_parquet, write_parquet
+from kvsim.workload.preset_file import load_preset, preset_from_dict, preset_to_dict
 from kvsim.workload.presets import CLAUDE_CODE, PRESETS
 from kvsim.workload.readers.read import convert, read_trace
 from kvsim.workload.table import Entry, Trace, TraceBuilder, concat, trace_of_trees
@@ -62,7 +63,7 @@ def test_parquet_of_another_kind(tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "other.parquet"
     pq.write_table(pa.table({"x": [1]}), path)
-    with pytest.raises(TraceError, match="without kvsim's columns"):
+    with pytest.raises(TraceError, match="of no known format"):
         read_trace(path)
 
 

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from kvsim.errors import ScenarioError
-from kvsim.workload.fit import fit, load_preset
+from kvsim.workload.fit import fit
+from kvsim.workload.preset_file import load_preset
 from kvsim.workload.readers.read import read_trace
 from kvsim.workload.readers.report import ReadReport
-from kvsim.workload.readers.weka_rle import read_weka_rle
 from kvsim.workload.replay import session_trees_of
 from kvsim.workload.table import Trace, trace_of_trees
 from kvsim.workload.trace_info import Info, trace_info
+from tests.workload.helpers import read_sessions
 
 pytestmark = pytest.mark.golden
 
@@ -107,7 +108,7 @@ def test_original_and_run_length_form_give_the_same_rows(traces: Path) -> None:
 
 
 def test_trees_come_back_from_the_common_form(traces: Path) -> None:
-    trees, _ = read_weka_rle(traces / "weka_original_format_sample.jsonl.gz")
+    trees, _ = read_sessions(traces / "weka_original_format_sample.jsonl.gz")
     back = session_trees_of(trace_of_trees(trees, 64))
     assert [t.id for t in back] == [t.id for t in trees]
     for tree, twin in zip(trees, back, strict=True):

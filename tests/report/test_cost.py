@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvsim.errors import ProfileError
 from kvsim.profiles.store import default_store
-from kvsim.report.cost import Sales, cost, gpu_usd_per_hour, revenue_usd
+from kvsim.report.cost import Sales, cost, gpu_figure, revenue_usd
 from kvsim.report.metrics import Tokens
 
 K3 = default_store().get("api-price", "moonshot-k3")
@@ -80,7 +80,7 @@ def test_break_even_and_margin_agree(uncached: float, output: float, rate: float
 
 def test_prices_of_gpus() -> None:
     price = default_store().get("price", "rental-2026-09")
-    assert gpu_usd_per_hour(price, "b300-sxm") > 0
+    assert gpu_figure(price, "b300-sxm").base > 0
     with pytest.raises(ProfileError, match=r"has no price for 'ascend-950pr'.*this one covers") as caught:
-        gpu_usd_per_hour(price, "ascend-950pr")
+        gpu_figure(price, "ascend-950pr")
     assert "b300-sxm" in caught.value.problems[0].accepted

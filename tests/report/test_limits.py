@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from math import nan
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvsim.engine.types import REFUSED, UNFINISHED, EngineConfig
+from kvsim.engine.types import REFUSED, UNFINISHED, EngineConfig, EngineRun
 from kvsim.report.limits import StepSplit, limits
 from kvsim.report.metrics import Window
 from kvsim.simulation import simulate
@@ -74,9 +74,44 @@ def test_recomputed_prompts_are_what_a_larger_cache_would_save() -> None:
     assert found.binding == "kv_capacity"
 
 
-@given(st.lists(st.tuples(st.floats(0, 10), st.integers(0, 5), st.integers(0, 3), st.integers(0, 100)), max_size=12))
-def test_shares_never_exceed_the_window(states: list[tuple[float, int, int, int]]) -> None:
-    found = limits(run_of([WAITS], sorted(states)), WINDOW, SPLIT, CONFIG)
+def stalled(states: list[tuple[float, int, int, int]], busy_s: float, stalled_s: float) -> EngineRun:
+    """A run of 10 s in which transfers leave nothing to compute for a while."""
+    run = run_of([WAITS], states, makespan_s=10.0)
+    return replace(run, totals=replace(run.totals, busy_s=busy_s, stalled_s=stalled_s))
+
+
+def test_time_in_which_only_transfers_go_on() -> None:
+    """Requests run from 0 to 8 s; steps take 6 s of it, transfers hold up the other 2, and 1 s after it."""
+    found = limits(stalled([(0.0, 2, 0, 60), (8.0, 0, 0, 0)], 6.0, 3.0), WINDOW, SPLIT, CONFIG)
+    assert found.shares.transfer == pytest.approx(0.3)
+    assert sum(astuple(found.shares)) == pytest.approx(0.9)
+    assert found.shares.hbm_bandwidth == pytest.approx(0.3)
+    slow = limits(stalled([(0.0, 1, 0, 60)], 1.0, 9.0), WINDOW, SPLIT, CONFIG)
+    assert (slow.binding, slow.shares.transfer) == ("transfer", pytest.approx(0.9))
+
+
+@pytest.mark.parametrize("how", ["async", "layerwise"])
+@pytest.mark.parametrize("fidelity", ["core", "reference"])
+def test_a_slow_tier_holds_the_engine_up(how: str, fidelity: str) -> None:
+    """Four chats, more than the pool holds, come back over a link of 1 GB/s; over a fast one nothing is held up."""
+    def transfer(link: str) -> float:
+        chat = {"turns": 6, "system_tokens": 8000, "user_tokens": 1000, "output_tokens": 20, "think_s": 0.5}
+        return simulate({
+            "name": "slow", "model": "llama-3.1-8b", "hardware": {"gpu": "h200", "num_gpus": 1},
+            "engine": {"num_blocks": 1500, "max_model_len": 20_000, "fidelity": fidelity},
+            "tiers": [{"kind": "dram", "capacity": "400 GB", "load": how, "read_bandwidth_per_gpu": link}],
+            "workload": {"chat": chat, "concurrency": 4, "duration_s": 30}}).limits.shares.transfer
+
+    slow, fast = transfer("1 GB/s"), transfer("1000 GB/s")
+    assert slow > 0.05
+    assert fast < slow / 20
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.integers(0, 5), st.integers(0, 3), st.integers(0, 100)), max_size=12),
+       st.floats(0, 10), st.floats(0, 10))
+def test_shares_never_exceed_the_window(states: list[tuple[float, int, int, int]], busy_s: float,
+                                        stalled_s: float) -> None:
+    found = limits(stalled(sorted(states), busy_s, stalled_s), WINDOW, SPLIT, CONFIG)
     shares = astuple(found.shares)
     assert min(shares) >= 0
     assert sum(shares) <= 1 + 1e-9

@@ -8,12 +8,14 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 
-from kvsim.agents import SAFE, Live, live_blocks, why_fewer
+from kvsim.agents import SAFE, Live, live_blocks, safe_sessions, why_fewer
 from kvsim.memory.geometry import KvGeometry
 from kvsim.report.report import Report
 from kvsim.resolve import resolve
+from kvsim.rng import stream
 from kvsim.scenario import Scenario, load_scenario
 from kvsim.simulation import simulate
 from kvsim.study import COLUMNS, head_text, report_text, rows_text, run_study, run_text
@@ -131,6 +133,18 @@ def test_a_larger_pool_is_safe_for_more_agents() -> None:
                               ))[-1].sessions for n in (1000, 2135, 6000)]
     assert safe == sorted(safe)
     assert safe[0] < safe[-1]
+
+
+@pytest.mark.parametrize("blocks", [50, 90, 200])
+@pytest.mark.parametrize("seed", range(3))
+def test_safe_sessions_against_the_binomial(blocks: int, seed: int) -> None:
+    """Sessions that hold ten blocks half of the time: the largest n with P(10 Bin(n, 1/2) <= blocks) >= `SAFE`."""
+    def fits_frac(n: int) -> float:
+        return sum(math.comb(n, k) for k in range(min(n, blocks // 10) + 1)) / 2**n
+
+    exact = max(n for n in range(1, blocks) if fits_frac(n) >= SAFE)
+    assert min(abs(fits_frac(n) - SAFE) for n in (exact, exact + 1)) > 0.01, "an edge that draws could miss"
+    assert safe_sessions(np.array([0.0, 10.0]), blocks, stream(seed, "test")) == exact
 
 
 def test_without_states_there_is_no_checkpoint_step() -> None:

@@ -28,5 +28,12 @@ def test_verdict(load_busy_s: float, resident: int, verdict: str) -> None:
     assert found.verdict == verdict
 
 
+def test_replicas_and_their_network() -> None:
+    found, = tier_use(totals(TierTotals("dram", 11, 640, 20, 5, 2000, 500, 30.0, 10.0, 4, 1500, 250, 180.0)), 2)
+    assert (found.bytes_loaded_remote, found.bytes_stored_remote) == (1500, 250)
+    assert (found.load_link_utilisation_frac, found.network_utilisation_frac) == pytest.approx((0.15, 0.9))
+    assert found.verdict == "bandwidth"
+
+
 def test_no_tier() -> None:
     assert tier_use(totals()) == ()

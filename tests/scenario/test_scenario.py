@@ -117,7 +117,8 @@ def test_one_problem_says_what_is_accepted(changes: dict[str, Any], said: str) -
 @pytest.mark.parametrize(("text", "expected"), [
     ("seed=3", {"seed": 3}), ("engine.kv_dtype=fp8", {"engine": {"kv_dtype": "fp8"}}),
     ("tiers=[]", {"tiers": []}), ("a.b.c=1e9", {"a": {"b": {"c": 1e9}}}), ("x=", {"x": None}),
-    ("name=a=b", {"name": "a=b"}), ("tiers.0={kind: dram}", {"tiers": {"0": {"kind": "dram"}}}),
+    ("name=a=b", {"name": "a=b"}), ("tiers.0={kind: dram}", {"tiers": [{"kind": "dram"}]}),
+    ("tiers.0.capacity=2TB", {"tiers": [{"capacity": "2TB"}]}),
 ])
 def test_overrides(text: str, expected: dict[str, Any]) -> None:
     assert apply_override({}, text) == expected

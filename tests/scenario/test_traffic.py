@@ -15,7 +15,7 @@ from kvsim.errors import ScenarioError
 from kvsim.scenario import Scenario
 from kvsim.simulation import simulate
 from kvsim.traffic import TRACES_VARIABLE, build_workload, find_trace, session_trees, trace_folder
-from kvsim.workload.fit import preset_to_dict
+from kvsim.workload.preset_file import preset_to_dict
 from kvsim.workload.presets import PRESETS
 from kvsim.workload.requests import Workload
 from tests.scenario.helpers import small

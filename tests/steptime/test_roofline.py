@@ -212,6 +212,7 @@ def test_an_engine_without_a_kernel_for_a_format_is_refused() -> None:
         build_step_time(STORE.get("model", "kimi-k3"), STORE.get("gpu", "b300"), TP8, "fp8", profile, True)
 
 
+@pytest.mark.timed
 def test_pieces_are_cheap() -> None:
     """Budget 5 us for decode-only and 15 us for mixed batches; four times that leaves room for a busy machine."""
     model = BUILT["kimi-k3"]

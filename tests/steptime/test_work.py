@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.layout import Layout
+from kvsim.memory.weights import format_bytes, weight_bytes
 from kvsim.profiles.parameters import active_params, component_params
 from kvsim.profiles.store import default_store
 from kvsim.steptime.work import ExpertWork, Work, work_of
@@ -107,3 +108,23 @@ def test_sparse_attention_reads_index_keys_of_all_and_latents_of_the_chosen() ->
     (sparse,) = work("deepseek-v3.2").decode
     assert sparse.bytes_per_token == 128 * 2
     assert sparse.bytes_per_seq == 2048 * 1152
+
+
+@pytest.mark.parametrize("name", STORE.names("model"))
+def test_a_rank_reads_no_more_weights_than_it_holds(name: str) -> None:
+    """Every weight of a rank but embedding, norms and vision is read in a large step; nothing else is."""
+    model = STORE.get("model", name).model_copy(update={"checkpoint": None})
+    for tp in (1, 2, 8, 16):
+        done, held = work_of(model, Layout(tp=tp), "bf16"), weight_bytes(model, Layout(tp=tp)).per_gpu_bytes
+        parts = [(done.head_fmt, done.head_params), *done.dense_params.items()]
+        parts += [("bf16", done.latent_params)] if done.latent_params else []
+        parts += [(done.experts.fmt, done.experts.params)] if done.experts else []
+        read = sum(params * format_bytes(fmt, done.int4_group_size) for fmt, params in parts)
+        assert 0.8 * held < read <= held
+
+
+def test_int4_experts_are_read_with_their_scales() -> None:
+    kimi = STORE.get("model", "kimi-k2")
+    done = work_of(kimi, Layout(tp=8), "bf16")
+    assert done.experts is not None
+    assert format_bytes(done.experts.fmt, done.int4_group_size) == 0.5 + 2 / 32

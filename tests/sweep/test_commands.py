@@ -68,6 +68,28 @@ def test_user_errors(kvsim: Shell, arguments: tuple[str, ...], tmp_path: Path, m
     assert "Traceback" not in done.err
 
 
+def test_compare_a_scenario_with_itself_changed(kvsim: Shell, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(tiny()))
+    target, both = tmp_path / "c.json", str(tmp_path / "a.yaml")
+    done = kvsim("compare", both, both, "--replications", "1", "--workers", "1", "--set", "engine.max_num_seqs=7",
+                 "--set-b", "engine.kv_dtype=fp8", "--json", str(target))
+    assert done.code == 0, done.err
+    assert [change["field"] for change in json.loads(target.read_text())["changes"]] == ["engine.kv_dtype"]
+    wrong = kvsim("compare", both, both, "--set-b", "engine.kv_dtyp=fp8")
+    assert wrong.code == 2
+    assert "kv_dtyp" in wrong.err
+
+
+def test_fields_of_results_cannot_be_changed(kvsim: Shell, path: Path, tmp_path: Path) -> None:
+    out, report = str(tmp_path / "o"), tmp_path / "r.json"
+    kvsim("sweep", str(path), "-o", out, *INLINE)
+    report.write_text("{}")
+    for source, kind in ((out, "a sweep"), (str(report), "a report")):
+        done = kvsim("compare", source, source, "--set", "seed=1")
+        assert done.code == 2
+        assert f"{source}: seed=1: got {kind}, which has run already" in done.err
+
+
 def test_compare_two_files(kvsim: Shell, tmp_path: Path) -> None:
     for name, dtype in (("a", "bf16"), ("b", "fp8")):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(tiny(engine={"kv_dtype": dtype})))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from pathlib import Path
 
 import pytest
 
 from kvsim.batch.sweep import sweep
-from kvsim.comparison import T_975, Comparison, compare, comparison_text, mean_interval
+from kvsim.comparison import Comparison, compare, comparison_text, mean_interval
 from kvsim.errors import ScenarioError
 from kvsim.simulation import simulate
 from tests.sweep.helpers import INLINE, batch, linear, tiny
@@ -27,11 +28,17 @@ def difference(found: Comparison, name: str) -> float:
 
 def test_interval_of_known_numbers() -> None:
     found = mean_interval([1.0, 2.0, 3.0, 4.0])
-    half = 3.182 * math.sqrt(5 / 3) / 2
+    half = 3.182446305 * math.sqrt(5 / 3) / 2
     assert (found.mean, found.count) == (2.5, 4)
     assert (found.low, found.high) == pytest.approx((2.5 - half, 2.5 + half))
     assert math.isnan(mean_interval([1.0]).low)
-    assert list(T_975) == sorted(T_975, reverse=True)
+
+
+def test_intervals_of_many_figures_follow_students_t_too() -> None:
+    """40 degrees of freedom: 2.021 standard errors, not the 1.960 of the normal distribution."""
+    values = [1.0, 3.0] * 20 + [2.0]
+    half = 2.021075390 * statistics.stdev(values) / math.sqrt(41)
+    assert mean_interval(values).high == pytest.approx(2.0 + half)
 
 
 def test_scenario_with_itself_differs_in_nothing() -> None:

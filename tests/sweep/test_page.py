@@ -46,7 +46,7 @@ def test_best_point_by_the_month_with_its_interval() -> None:
     assert found is not None
     assert found.best.axes["workload.concurrency"] == 8
     assert found.per_month.mean == pytest.approx(15.0 * 730)
-    assert found.per_month.low == pytest.approx((15 - 12.706 * 5) * 730)
+    assert found.per_month.low == pytest.approx((15 - 12.7062047 * 5) * 730)
 
 
 def test_break_even_and_price_stress_are_the_bill_against_revenue() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,10 @@ def test_a_scenario_is_run_at_the_concurrency_of_the_file(tmp_path: Path) -> Non
     assert alone.error_frac == pytest.approx(alone.predicted / 2.0 - 1.0)
     assert found.text().splitlines()[-1] == found.score()
     assert found.score().startswith("results: median error ")
-    json.dumps(found.to_dict(), allow_nan=False)
+    data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    errors = [abs(figure["error_frac"]) for result in data["results"] for figure in result["figures"]]
+    assert data["score"] == {"compared_figures": len(errors), "median_error_frac": statistics.median(errors),
+                             "worst_error_frac": max(errors)}
 
 
 def test_total_throughput_counts_prompts(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from kvsim.calibrate.replay import StepSample, client_s
 from kvsim.calibrate.runs import read_runs
 from kvsim.errors import TraceError
 from kvsim.steptime.base import StepBatch
-from kvsim.validate.gpu_runs import GpuRunsResult, RunResult, run_gpu_runs, spikes_of
+from kvsim.validate.gpu_runs import GpuRunsResult, RunResult, run_gpu_runs
+from kvsim.validate.spikes import spikes_of
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 LLAMA = ("llama-8b", "llama-8b-async", "llama-8b-pool6000")

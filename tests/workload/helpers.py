@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from kvsim.workload.arrivals import Arrivals
+from kvsim.workload.readers.report import ReadReport, read_rows
+from kvsim.workload.readers.weka_rle import session_tree
 from kvsim.workload.requests import Floats, Workload
 from kvsim.workload.sessions import SessionTree, Turn, tree_from_turns
 
@@ -23,6 +25,15 @@ def trace(name: str) -> Path:
     if not path.exists():
         pytest.skip(f"no trace {name} in {TRACES} (set KVSIM_TRACES)")
     return path
+
+
+def read_sessions(path: Path, output_in_next_prompt: bool = True,
+                  max_bad_rows: int = 10) -> tuple[list[SessionTree], ReadReport]:
+    """Sessions of a file of kv-cache-tester as they are, and what was skipped and adjusted."""
+    report = ReadReport(str(path))
+    trees = list(read_rows(path, report, lambda row: session_tree(row, report, output_in_next_prompt), max_bad_rows))
+    report.num_sessions, report.num_requests = len(trees), sum(len(tree) for tree in trees)
+    return trees, report
 
 
 def line(num_turns: int = 5, start_tokens: int = 100, new_tokens: int = 50, period_s: float = 10.0) -> SessionTree:

@@ -120,6 +120,7 @@ def test_claude_code_resembles_the_recorded_sessions() -> None:
     assert ideal_cached_tokens(r, range(len(r))).sum() > found.sum()
 
 
+@pytest.mark.timed
 def test_generation_is_fast_enough() -> None:
     start = time.process_time()
     make_trees(AGENTX_V1, 400)

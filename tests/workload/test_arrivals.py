@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from kvsim.engine import core, reference
 from kvsim.engine.types import EngineConfig
 from kvsim.steptime.base import LinearStepTime
+from kvsim.workload.arrivals import Arrivals
 from kvsim.workload.fixed import Clients, Poisson, build_fixed
 from kvsim.workload.lengths import LogNormal
-from kvsim.workload.mix import Kind, mix
+from kvsim.workload.mix import TrafficKind, mix
 from kvsim.workload.requests import Floats, Row, Workload, requests_from_rows
 from kvsim.workload.sessions import SessionTree, Turn, tree_from_turns
 from kvsim.workload.synthetic import Chat
@@ -92,6 +93,25 @@ def test_steps_count_from_the_end_of_the_warm_up() -> None:
     assert np.nanmin(second) == warm_s + 20.0
 
 
+def after_a_refusal(*later: Row) -> Arrivals:
+    """Request 0 ends at 5 s, and only then does the engine see that request 1, which came at 3 s, is refused."""
+    rows = [Row([(0, 10)], 5, 0, arrival_s=1.0), Row([(1, 10)], 5, 1, arrival_s=3.0), *later]
+    recycled = tuple({row.session for row in later} - {0})
+    arrivals = Arrivals(Workload(requests_from_rows(rows), lane_sessions=((0,),), lane_start_s=np.zeros(1),
+                                 recycle=recycled, warming=np.array([0, 1]), until_s=100.0))
+    assert arrivals.pop_until(3.0) == [0, 1]
+    arrivals.finish(0, 5.0)
+    arrivals.finish(1, 3.0)
+    return arrivals
+
+
+def test_what_waits_for_a_refused_request_waits_for_the_others_too() -> None:
+    follower = after_a_refusal(Row([(2, 10)], 5, 2, after=(0, 1), think_s=10.0))
+    assert follower.next_s() == 15.0
+    assert (follower.clock_start_s, follower.until_s) == (5.0, 105.0)
+    assert after_a_refusal(Row([(2, 10)], 5, 2, session=1)).next_s() == 5.0
+
+
 def test_sessions_that_begin_by_themselves_keep_their_order() -> None:
     w = build_session_arrivals([line(3)], [0.0, 5.0, 6.0])
     found = play(w, np.full(9, 2.0)).reshape(3, 3)
@@ -102,7 +122,7 @@ def test_kinds_side_by_side_do_not_take_each_other_s_sessions() -> None:
     chat = build_closed_loop([line(3)], 2, rules=ReplayRules(start_frac=None, idle_cap_s=math.inf, until_s=100.0))
     alone = build_fixed(20, 500, 20, Poisson(1.0), seed=1)
     jobs = replace(build_fixed(30, 900, 20, Clients(3)), max_in_flight=(2.0,))
-    both = mix([Kind("chat", 0, chat), Kind("alone", 1, alone), Kind("jobs", 2, jobs)])
+    both = mix([TrafficKind("chat", 0, chat), TrafficKind("alone", 1, alone), TrafficKind("jobs", 2, jobs)])
     service = np.full(len(both.requests), 1.0)
     together = play(both, service)
     kind = both.requests.traffic_class
@@ -123,7 +143,7 @@ def test_both_engines_agree_with_limits_steps_and_pools(seed: int) -> None:
     rules = ReplayRules(start_frac=(0.0, 1.0), warmup_requests=1, idle_cap_s=math.inf, steps=steps, until_s=30.0)
     closed = build_closed_loop(chat.trees(6, seed), 3, seed, rules)
     limited = replace(build_fixed(25, LogNormal(200, 0.5), 9, Poisson(2.0), seed), max_in_flight=(2.0,))
-    both = mix([Kind("chat", 0, closed), Kind("limited", 0, limited)])
+    both = mix([TrafficKind("chat", 0, closed), TrafficKind("limited", 0, limited)])
     config = EngineConfig(num_blocks=120, block_tokens=16, max_num_seqs=6, max_num_batched_tokens=128,
                           max_model_len=1500, prefix_caching=True, policy="fcfs", state_groups=0,
                           retention_interval_tokens=None, extra_attention_groups=0)

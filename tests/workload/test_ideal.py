@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvsim.cache.content_trie import build_trie
 from kvsim.workload.ideal import PrefixTree, ideal_cached_tokens, shared_prefix_tokens
 from kvsim.workload.requests import Requests, Row, requests_from_rows
 
@@ -57,6 +58,16 @@ def test_agrees_with_token_by_token_search(given_rows: list[Row], outputs: bool,
     order = list(range(len(r)))
     random.shuffle(order)  # type: ignore[attr-defined]
     assert shared_prefix_tokens(r, order, outputs).tolist() == brute(r, order, outputs)
+
+
+@given(st.lists(rows, min_size=1, max_size=8), st.sampled_from([1, 2, 4, 64]), st.randoms(use_true_random=False))
+def test_chains_of_content_say_the_same(given_rows: list[Row], block_tokens: int, random: "object") -> None:
+    r = requests_from_rows(given_rows)
+    order = list(range(len(r)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    order = order[:len(order) - len(order) // 3]
+    found = build_trie(r, block_tokens).ideal_tokens(r.prompt_tokens, order)
+    assert found.tolist() == ideal_cached_tokens(r, order).tolist()
 
 
 @given(st.lists(rows, min_size=1, max_size=8))

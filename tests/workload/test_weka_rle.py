@@ -11,10 +11,9 @@ import pytest
 
 from kvsim.errors import TraceError
 from kvsim.workload.ideal import shared_prefix_tokens
-from kvsim.workload.readers.weka_rle import read_weka_rle
 from kvsim.workload.sessions import SessionTree
 from kvsim.workload.trees import ReplayRules, build_closed_loop, build_open_loop
-from tests.workload.helpers import trace
+from tests.workload.helpers import read_sessions, trace
 
 
 def request(t: float, tokens: int, out: int, runs: list[list[Any]], **more: Any) -> dict[str, Any]:
@@ -28,7 +27,7 @@ def session(*requests: dict[str, Any], **more: Any) -> dict[str, Any]:
 def read(tmp_path: Path, *lines: Any, **options: Any) -> Any:
     path = tmp_path / "trace.jsonl"
     path.write_text("".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines))
-    return read_weka_rle(path, **options)
+    return read_sessions(path, **options)
 
 
 def one(tmp_path: Path, *requests: dict[str, Any], **options: Any) -> SessionTree:
@@ -147,23 +146,24 @@ def test_zero_output_is_raised_and_reported(tmp_path: Path) -> None:
 
 def test_unreadable_file_is_a_trace_error(tmp_path: Path) -> None:
     with pytest.raises(TraceError):
-        read_weka_rle(tmp_path / "missing.jsonl")
+        read_sessions(tmp_path / "missing.jsonl")
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"id": 1}\n' * 999)[:40])
     with pytest.raises(TraceError):
-        read_weka_rle(tmp_path / "cut.jsonl.gz")
+        read_sessions(tmp_path / "cut.jsonl.gz")
 
 
 @pytest.fixture(scope="module")
 def recorded() -> list[SessionTree]:
-    trees, report = read_weka_rle(trace("kvcache_tester_all710_rle.jsonl.gz"))
+    trees, report = read_sessions(trace("kvcache_tester_all710_rle.jsonl.gz"))
     assert (report.num_sessions, report.num_requests, report.bad) == (710, 49_334, [])
     return trees
 
 
+@pytest.mark.timed
 def test_recorded_sessions_load_in_time() -> None:
     path = trace("kvcache_tester_all710_rle.jsonl.gz")
     start = time.process_time()
-    read_weka_rle(path)
+    read_sessions(path)
     assert time.process_time() - start < 3.0
 
 
@@ -193,7 +193,7 @@ def test_open_loop_of_100_sessions_finds_the_published_blocks(recorded: list[Ses
 
 
 def test_original_format_gives_the_same_trees(recorded: list[SessionTree]) -> None:
-    sample, _ = read_weka_rle(trace("weka_original_format_sample.jsonl.gz"))
+    sample, _ = read_sessions(trace("weka_original_format_sample.jsonl.gz"))
     by_id = {t.id: t for t in recorded}
     assert len(sample) == 75
     for tree in sample:

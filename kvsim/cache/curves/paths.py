@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvsim.errors import Problem, TraceError
+from kvsim.workload.columns import offsets_of
 from kvsim.workload.requests import Ints
-from kvsim.workload.sessions import offsets_of
 from kvsim.workload.table import Trace
 
 

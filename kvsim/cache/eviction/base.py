@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from kvsim.errors import SimulationError
-
 Name = tuple[int, int]
 """(group, prefix key): what a block holds."""
 
@@ -82,11 +80,8 @@ class Release(NamedTuple):
     is_over: bool
 
 
-class Eviction:
-    """A policy: it keeps the free blocks that hold something findable in the order in which they are to be lost.
-
-    The base hears everything and cares for nothing: the pool's own order, LRU, decides.
-    """
+class Listener:
+    """Hears everything that happens to blocks and cares for nothing: the pool's own order, LRU, decides."""
 
     def used(self, block: int, row: int) -> None:
         """A request has found this block; it refers to it already."""
@@ -102,10 +97,6 @@ class Eviction:
 
     def forgotten(self, block: int) -> None:
         """The block holds nothing findable any more."""
-
-    def evict(self) -> int:
-        """The block to lose; it is a candidate no more. There is one."""
-        raise SimulationError("the pool's own order decides what is lost, and a policy was asked")
 
     def admitted(self, row: int) -> None:
         """A request has got all blocks that it found."""
@@ -125,6 +116,14 @@ class Eviction:
         """Free blocks that are not to be lost for the sake of this request's admission."""
         del row
         return 0
+
+
+class Eviction(Listener, ABC):
+    """A policy: it keeps the free blocks that hold something findable in the order in which they are to be lost."""
+
+    @abstractmethod
+    def evict(self) -> int:
+        """The block to lose; it is a candidate no more. There is one."""
 
 
 class Queue:
@@ -172,7 +171,7 @@ class Queue:
                 return block
 
 
-class Ranked(Eviction, ABC):
+class Ranked(Eviction):
     """Least rank first; among equals in the order of release, as LRU.
 
     Attributes

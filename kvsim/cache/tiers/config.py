@@ -55,6 +55,12 @@ class TierConfig:
     load_mode : "async" or "layerwise"
         Whether a request computes when its load is over, or at once, layer by layer behind its load: then its first
         step, with everybody in it, ends no sooner than the load. Layerwise only if every tier that gives something is.
+    shared : bool
+        Whether it is a part of one tier that all replicas of a cluster share (`kvsim.cache.tiers.shared`); only the
+        last tier can be. An engine that is alone keeps it for itself.
+    network_s_per_block, network_start_s : float
+        Time [s] that a block of a shared tier occupies the network of a replica where it is kept by another node, and
+        what every transfer from or to other nodes takes besides.
     """
 
     num_blocks: int
@@ -74,6 +80,9 @@ class TierConfig:
     offline_from_s: float = math.inf
     step_cost_frac: float = 0.0
     load_mode: LoadMode = "async"
+    shared: bool = False
+    network_s_per_block: float = 0.0
+    network_start_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,10 @@ class TierTotals:
         Time [s] that the two links were occupied, those transfers included.
     blocks_resident : int
         Blocks that can be found at the end.
+    bytes_loaded_remote, bytes_stored_remote : int
+        What of that came from, or went to, other nodes.
+    network_busy_s : float
+        Time [s] that the busier direction of the network was occupied.
     """
 
     kind: TierKind
@@ -108,6 +121,9 @@ class TierTotals:
     load_busy_s: float
     store_busy_s: float
     blocks_resident: int
+    bytes_loaded_remote: int = 0
+    bytes_stored_remote: int = 0
+    network_busy_s: float = 0.0
 
 
 def tier_problems(tiers: Iterable[TierConfig]) -> list[Problem]:
@@ -116,7 +132,9 @@ def tier_problems(tiers: Iterable[TierConfig]) -> list[Problem]:
     >>> [str(problem) for problem in tier_problems([TierConfig(10, load_s_per_block=math.inf)])]
     ['engine: tiers.0.load_s_per_block: got inf; accepted: a finite time, 0 or more (no bandwidth, no transfer)']
     """
-    times = ("load_s_per_block", "store_s_per_block", "load_start_s", "store_start_s", "recompute_s_per_token")
+    times = ("load_s_per_block", "store_s_per_block", "load_start_s", "store_start_s", "recompute_s_per_token",
+             "network_s_per_block", "network_start_s")
+    tiers = [*tiers]
     counts = {"num_blocks": 0, "block_bytes": 0, "reuse_threshold": 1, "min_load_tokens": 0}
     problems: list[Problem] = []
     for number, tier in enumerate(tiers):
@@ -125,4 +143,10 @@ def tier_problems(tiers: Iterable[TierConfig]) -> list[Problem]:
                              "no bandwidth, no transfer") for name in times if not 0 <= given[name] < math.inf]
         problems += [Problem("engine", f"tiers.{number}.{name}", str(given[name]), f"{least} or more")
                      for name, least in counts.items() if given[name] < least]
+        if tier.shared and number < len(tiers) - 1:
+            problems.append(Problem("engine", f"tiers.{number}.shared", "true above another tier",
+                                    "a shared tier as the last one"))
+        if tier.shared and tier.write == "on-eviction":
+            problems.append(Problem("engine", f"tiers.{number}.write", "on-eviction in a shared tier",
+                                    "another policy: what one replica loads would leave the tier for all"))
     return problems

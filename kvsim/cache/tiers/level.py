@@ -35,9 +35,9 @@ class Level:
         Tokens that first admissions got from here.
     """
 
-    def __init__(self, config: TierConfig, num_states: int) -> None:
+    def __init__(self, config: TierConfig, num_states: int, pool: BlockPool | None = None) -> None:
         self.config = config
-        self.pool = BlockPool(config.num_blocks)
+        self.pool = BlockPool(config.num_blocks) if pool is None else pool
         self.load_link = Link(config.load_s_per_block, config.load_start_s)
         self.store_link = Link(config.store_s_per_block, config.store_start_s)
         self.hit_tokens = 0
@@ -55,10 +55,6 @@ class Level:
         """Blocks that could be stored now."""
         return self.pool.num_free if self.online else 0
 
-    def find(self, name: Name) -> int | None:
-        """The block of that name, if it can be had now."""
-        return self.pool.find(name) if self.online else None
-
     def has(self, name: Name) -> bool:
         """Whether a block of that name has arrived and is still there."""
         return self.pool.find(name) is not None
@@ -66,6 +62,14 @@ class Level:
     def expects(self, name: Name) -> bool:
         """Whether a block of that name is on its way here."""
         return self._coming[name] > 0
+
+    def load_arrival_s(self, blocks: Sequence[int], at_s: float) -> float:
+        """When a load of `blocks` asked for at `at_s` would have arrived [s]."""
+        return self.load_link.arrival_s(len(blocks), at_s)
+
+    def load(self, blocks: Sequence[int], at_s: float) -> float:
+        """Start to load `blocks`, as one transfer; returns when it has arrived [s]."""
+        return self.load_link.send(len(blocks), at_s)
 
     def send(self, copies: Sequence[Copy], at_s: float) -> None:
         """Start to store `copies`, as one transfer."""
@@ -90,6 +94,10 @@ class Level:
             self._num_arrived += len(arrived[-1])
             self.pool.release(copy.target for copy in arrived[-1])
         return arrived
+
+    def withdraw(self, copies: Sequence[Copy]) -> None:
+        """Copies that never started, and those that never arrive, are none: their engine is gone."""
+        self.pool.release(copy.target for copy in copies)
 
     def drop(self, blocks: Sequence[int]) -> None:
         """Forget what some used blocks hold: it has moved up."""

@@ -59,8 +59,8 @@ PRESETS: Mapping[str, TierPreset] = {
         "and partial blocks are not modelled (https://nvidia.github.io/TensorRT-LLM/latest/features/kvcache.html)"),
     "mooncake-store": TierPreset(
         TierConfig(0, "eager", kind="pool"), False,
-        "Mooncake Store straight from GPU memory; other replicas' writes and its own eviction are not modelled "
-        "(https://vllm.ai/blog/2026-05-06-mooncake-store)"),
+        "Mooncake Store straight from GPU memory, with other replicas' writes where the tier is shared; its own "
+        "eviction is not modelled (https://vllm.ai/blog/2026-05-06-mooncake-store)"),
     "no-multi-group": TierPreset(
         TierConfig(0, "eager", multi_group=False), False,
         "a connector that handles one group of layers only: nothing is kept for hybrid models. Real engines may also "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -48,6 +47,8 @@ class TierStack:
 
     Attributes
     ----------
+    is_shared : bool
+        Whether the last tier is shared with other replicas, whose doings change it between two steps.
     num_late : int
         Positions behind what the last `match` gave that are in the pool or a tier, or on their way there, but come too
         late: not arrived, or not worth their load.
@@ -90,6 +91,23 @@ class TierStack:
         self.num_late = 0
         self._last_asked: tuple[object, ...] | None = None
         self._last_length = 0
+        self.is_shared = False
+
+    def join(self, port: Level) -> None:
+        """Put a replica's way into a shared tier in the place of its last tier; nothing has happened yet."""
+        source = self._sources[-1]
+        self.levels[-1], self.is_shared = port, True
+        self._writers[-1] = make_writer(source, port, source is self._pool, self._shape.scan_blocks)
+
+    def abandon(self, now_s: float) -> None:
+        """The engine is gone: let go of everything that it held in the last tier."""
+        self._set_time(now_s)
+        last, level = len(self.levels) - 1, self.levels[-1]
+        loads = [load for _, loads in self._loads for load in loads] + self._new_loads
+        places = [place for load in loads for place in load.places]
+        places += [place for blocks in self._pinned.values() for found in blocks for place in found.values()]
+        level.pool.release(block for tier, block in places if tier == last)
+        level.withdraw([*self._new_copies[-1], *self._writers[-1].withdraw()])
 
     def match(self, row: int, keys: Sequence[int], now_s: float) -> int:
         """Leading positions of `keys` that the tiers can give to a request; held until its next call or its load.
@@ -173,10 +191,10 @@ class TierStack:
 
     def _send(self, loads: list[_Load], at_s: float) -> float:
         """Start some loads together; returns when they are over."""
-        counts = _by_tier(place for load in loads for place in load.places)
-        arrivals_s = [self.levels[tier].load_link.send(num_blocks, at_s) for tier, num_blocks in counts.items()]
+        parts = _by_tier(place for load in loads for place in load.places)
+        arrivals_s = [self.levels[tier].load(blocks, at_s) for tier, blocks in parts.items()]
         self._load_cost_s += sum(self.levels[tier].config.step_cost_frac * self.levels[tier].config.load_s_per_block
-                                 * num_blocks for tier, num_blocks in counts.items())
+                                 * len(blocks) for tier, blocks in parts.items())
         self._loads.append((max(arrivals_s), loads))
         return max(arrivals_s)
 
@@ -256,12 +274,14 @@ class TierStack:
     def _is_worth(self, found: Found[Place], now_s: float) -> bool:
         """Whether a hit is long enough, and sooner loaded than computed where a tier asks for that."""
         tokens = found.length * self._shape.block_tokens
-        for tier, num_blocks in _by_tier(place for blocks in found.blocks for place in blocks.values()).items():
+        for tier, blocks in _by_tier(place for places in found.blocks for place in places.values()).items():
             level = self.levels[tier]
-            load_s = level.load_link.arrival_s(num_blocks, now_s) - now_s
-            is_late = level.config.load_rule == "break-even" and load_s > tokens * level.config.recompute_s_per_token
-            if is_late or tokens < level.config.min_load_tokens:
+            if tokens < level.config.min_load_tokens:
                 return False
+            if level.config.load_rule == "break-even":
+                load_s = level.load_arrival_s(blocks, now_s) - now_s
+                if load_s > tokens * level.config.recompute_s_per_token:
+                    return False
         return True
 
     def _finish_load(self, load: _Load) -> None:
@@ -291,6 +311,9 @@ class TierStack:
             level.pool.release(block for place, block in places if place == tier)
 
 
-def _by_tier(places: Iterable[Place]) -> Counter[int]:
+def _by_tier(places: Iterable[Place]) -> dict[int, list[int]]:
     """Blocks by tier."""
-    return Counter(tier for tier, _ in places)
+    found: dict[int, list[int]] = {}
+    for tier, block in places:
+        found.setdefault(tier, []).append(block)
+    return found

@@ -74,6 +74,10 @@ class Writer(Protocol):
         """Copies of this writer are over."""
         ...
 
+    def withdraw(self) -> Sequence[Copy]:
+        """Copies that were to start with the next step, and never will."""
+        ...
+
 
 class NoWriter:
     """Writes nothing; the base of writers that do not care for every kind of news."""
@@ -91,6 +95,10 @@ class NoWriter:
 
     def arrived(self, copies: Sequence[Copy]) -> None:
         """Not of interest."""
+
+    def withdraw(self) -> Sequence[Copy]:
+        """None."""
+        return ()
 
 
 class _OfferWriter(NoWriter):
@@ -155,6 +163,10 @@ class RequestWriter(_OfferWriter):
         self._of_finished += self._take(self._choose(request))
         del self._cursors[request.row]
 
+    def withdraw(self) -> Sequence[Copy]:
+        """What ended requests left."""
+        return self._of_finished
+
     def _choose(self, request: Computed) -> list[int]:
         """Blocks behind the cursors that are wanted, as many as there is room for; moves the cursors."""
         cursors = self._cursors.setdefault(request.row, [0] * len(request.tables))
@@ -191,6 +203,10 @@ class ArrivalWriter(_OfferWriter):
         del step
         copies, self._copies = self._copies, []
         return copies
+
+    def withdraw(self) -> Sequence[Copy]:
+        """What has been taken since the last step."""
+        return self._copies
 
 
 class LazyWriter(NoWriter):

@@ -31,10 +31,17 @@ class BaseRouter:
     ----------
     view : View
         The cluster.
+
+    Attributes
+    ----------
+    weights : list of float, or None
+        Weight of each replica, where they differ.
     """
 
     def __init__(self, view: View) -> None:
         self.view = view
+        weights = [replica.spec.weight for replica in view.fleet.replicas]
+        self.weights = weights if len(set(weights)) > 1 else None
         self._last = -1
 
     def ended(self, row: int, r: int, now_s: float) -> None:
@@ -43,8 +50,15 @@ class BaseRouter:
     def lost(self, r: int) -> None:
         """Nothing to forget."""
 
+    def load(self, r: int) -> float:
+        """Requests of a replica, for its weight."""
+        load = self.view.load[r]
+        return load if self.weights is None else load / self.weights[r]
+
     def least_loaded(self, able: Sequence[int]) -> int:
-        """The replica with the fewest requests; of equal ones the next after the last chosen."""
+        """The replica with the fewest requests for its weight; of equal ones the next after the last chosen."""
+        if self.weights is not None:
+            return self.first_after_last(able, self.load)
         load, at = self.view.load, self._last + 1
         if len(able) < len(load):
             return self.first_after_last(able, lambda r: load[r])

@@ -9,13 +9,33 @@ from kvsim.cluster.view import View
 
 
 class RoundRobin(BaseRouter):
-    """One after the other."""
+    """One after the other; with weights, a replica of weight 2 twice in a round.
+
+    Notes
+    -----
+    Weights act as in nginx's smooth weighted round robin: everybody's credit grows by its weight, the largest credit is
+    chosen and pays the sum of all weights (https://nginx.org/en/docs/http/ngx_http_upstream_module.html).
+    """
+
+    def __init__(self, view: View) -> None:
+        super().__init__(view)
+        self._credit = [0.0] * view.num_replicas
 
     def choose(self, row: int, now_s: float, able: Sequence[int]) -> int:
         """The next replica after the last chosen."""
         del row, now_s
+        if self.weights is not None:
+            return self._by_weight(able, self.weights)
         self._last = next((r for r in able if r > self._last), able[0])
         return self._last
+
+    def _by_weight(self, able: Sequence[int], weights: Sequence[float]) -> int:
+        credit = self._credit
+        for r in able:
+            credit[r] += weights[r]
+        chosen = max(able, key=lambda r: credit[r])
+        credit[chosen] -= sum([weights[r] for r in able])
+        return chosen
 
 
 class LeastLoaded(BaseRouter):
@@ -28,11 +48,12 @@ class LeastLoaded(BaseRouter):
 
 
 class PowerOfTwo(BaseRouter):
-    """The less loaded of two replicas drawn at random.
+    """The less loaded of two replicas drawn at random; with weights, drawn and compared by them.
 
     Notes
     -----
-    M. Mitzenmacher, The power of two choices in randomized load balancing, IEEE TPDS 12 (2001).
+    M. Mitzenmacher, The power of two choices in randomized load balancing, IEEE TPDS 12 (2001). Weights act as in
+    nginx's ``random two least_conn``.
     """
 
     def choose(self, row: int, now_s: float, able: Sequence[int]) -> int:
@@ -40,8 +61,17 @@ class PowerOfTwo(BaseRouter):
         del row, now_s
         if len(able) == 1:
             return able[0]
-        one, two = self.view.rng.sample(able, 2)
-        return two if self.view.load[two] < self.view.load[one] else one
+        one, two = self._two(able)
+        return two if self.load(two) < self.load(one) else one
+
+    def _two(self, able: Sequence[int]) -> Sequence[int]:
+        """Two different replicas."""
+        rng, weights = self.view.rng, self.weights
+        if weights is None:
+            return rng.sample(able, 2)
+        one = rng.choices(able, [weights[r] for r in able])[0]
+        others = [r for r in able if r != one]
+        return one, rng.choices(others, [weights[r] for r in others])[0]
 
 
 class SessionAffinity(BaseRouter):

@@ -37,8 +37,9 @@ class PrefixAware(BaseRouter):
         view = self.view
         if self._private[row]:
             return self.least_loaded(able)
-        most = self._ratio * min([view.load[r] for r in able]) + self._slack
-        found = {r: tokens for r, tokens in zip(able, self._matched(row, able), strict=True) if view.load[r] <= most}
+        loads = view.load if self.weights is None else [self.load(r) for r in range(view.num_replicas)]
+        most = self._ratio * min([loads[r] for r in able]) + self._slack
+        found = {r: tokens for r, tokens in zip(able, self._matched(row, able), strict=True) if loads[r] <= most}
         longest = max(found.values())
         chosen = self.least_loaded([r for r, tokens in found.items() if tokens == longest])
         if self._routed is not None:

@@ -20,7 +20,7 @@ Param = float | str
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RouterKind:
     """A router's class, and how old its snapshots are unless stated [s], with the reason."""
 
     make: Callable[..., Router]
@@ -28,18 +28,21 @@ class Kind:
     why: str
 
 
-KINDS: Mapping[str, Kind] = MappingProxyType({
-    "round_robin": Kind(RoundRobin, 0.0, "looks at nothing"),
-    "least_loaded": Kind(LeastLoaded, 0.0, "counts the requests that it sent itself"),
-    "session_affinity": Kind(SessionAffinity, 0.0, "counts the requests that it sent itself"),
-    "prefix_aware": Kind(PrefixAware, 0.0, "counts the requests that it sent itself"),
-    "sglang": Kind(SglangGateway, 0.0, "counts the requests that it sent itself"),
-    "dynamo": Kind(Dynamo, 0.0, "counts the requests that it sent itself"),
-    "llm_d": Kind(LlmD, 0.05, "metrics are scraped every 50 ms"),
-    "power_of_two": Kind(PowerOfTwo, 0.0, "counts the requests that it sent itself"),
-    "vllm_dp": Kind(VllmRanks, 0.1, "ranks publish their counts every 100 ms"),
+KINDS: Mapping[str, RouterKind] = MappingProxyType({
+    "round_robin": RouterKind(RoundRobin, 0.0, "looks at nothing"),
+    "least_loaded": RouterKind(LeastLoaded, 0.0, "counts the requests that it sent itself"),
+    "session_affinity": RouterKind(SessionAffinity, 0.0, "counts the requests that it sent itself"),
+    "prefix_aware": RouterKind(PrefixAware, 0.0, "counts the requests that it sent itself"),
+    "sglang": RouterKind(SglangGateway, 0.0, "counts the requests that it sent itself"),
+    "dynamo": RouterKind(Dynamo, 0.0, "counts the requests that it sent itself"),
+    "llm_d": RouterKind(LlmD, 0.05, "metrics are scraped every 50 ms"),
+    "power_of_two": RouterKind(PowerOfTwo, 0.0, "counts the requests that it sent itself"),
+    "vllm_dp": RouterKind(VllmRanks, 0.1, "ranks publish their counts every 100 ms"),
 })
 """All routers."""
+WEIGHTED = ("round_robin", "least_loaded", "power_of_two", "session_affinity", "prefix_aware")
+"""Routers that give a replica with twice the weight twice the requests, as nginx and HAProxy do; the others of the list
+are routers of one product each, which knows no weights."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from kvsim.dashboard import figures, gauge_figure, next_steps, results, show, st
 from kvsim.dashboard.choices import Choices, scenario_of
 from kvsim.dashboard.controls import sidebar
 from kvsim.dashboard.headroom import headroom
+from kvsim.dashboard.open_figure import load_alt, load_curve
 from kvsim.dashboard.open_traffic import load_rows, load_sentence, loads_of, simulate_loads
 from kvsim.dashboard.pages import compare
 from kvsim.dashboard.simulate import Bar, simulate_point, simulate_points
@@ -74,17 +75,32 @@ def with_any_pool(scenario: Scenario) -> Scenario:
     return scenario.model_copy(update={"engine": engine})
 
 
-def show_plan(choices: Choices, resolved: Resolved) -> None:
-    """Everything about a machine on which the model fits: what is known at once first, then simulations."""
+def begin(resolved: Resolved, title: str) -> tuple[Slots, DeltaGenerator]:
+    """What is known at once, around the places of what has to be simulated: the verdict, and a chart under a title."""
     slots = Slots()
     slots.verdict.info(f"{verdict.capacity_sentence(resolved)}. Simulating traffic …", icon=":material/memory:")
     show_capacity_metrics(resolved)
-    st.subheader("Prefix reuse and output by live sessions")
-    curve = st.empty()
-    curve.caption("Simulating …")
+    st.subheader(title)
+    place = st.empty()
+    place.caption("Simulating …")
     st.subheader("HBM of the fullest GPU")
     show_waterfall(resolved)
     show_fits(resolved)
+    return slots, place
+
+
+def not_simulated(resolved: Resolved, err: KvsimError, slots: Slots, place: DeltaGenerator) -> None:
+    """Traffic that cannot be simulated leaves capacity standing."""
+    slots.progress.empty()
+    slots.verdict.info(f"{verdict.capacity_sentence(resolved)}. The traffic was not simulated.",
+                       icon=":material/memory:")
+    with place.container():
+        show.error(err)
+
+
+def show_plan(choices: Choices, resolved: Resolved) -> None:
+    """Everything about a machine on which the model fits: what is known at once first, then simulations."""
+    slots, curve = begin(resolved, "Prefix reuse and output by live sessions")
     st.subheader("How many agents, and why not more")
     show_steps(resolved, choices)
     show_ledger(ledger_of(resolved.profiles))
@@ -93,11 +109,7 @@ def show_plan(choices: Choices, resolved: Resolved) -> None:
                                lambda found: show_curve(curve, found, choices, last=False),
                                lambda found: show_first(resolved, found[0], choices, slots))
     except KvsimError as err:
-        slots.progress.empty()
-        slots.verdict.info(f"{verdict.capacity_sentence(resolved)}. The traffic was not simulated.",
-                           icon=":material/memory:")
-        with curve.container():
-            show.error(err)
+        not_simulated(resolved, err, slots, curve)
     else:
         show_curve(curve, rows, choices, last=True)
         show_results(choices, resolved, rows, slots)
@@ -108,32 +120,22 @@ def show_plan(choices: Choices, resolved: Resolved) -> None:
 
 def show_open(choices: Choices, resolved: Resolved) -> None:
     """A trace at its recorded times: live sessions do not apply, the load is varied instead."""
-    slots = Slots()
-    slots.verdict.info(f"{verdict.capacity_sentence(resolved)}. Simulating traffic …", icon=":material/memory:")
-    show_capacity_metrics(resolved)
-    st.subheader("The trace, slower and faster")
-    place = st.empty()
-    st.subheader("HBM of the fullest GPU")
-    show_waterfall(resolved)
-    show_fits(resolved)
+    slots, place = begin(resolved, "The trace, slower and faster")
     show_ledger(ledger_of(resolved.profiles))
     try:
         loads = simulate_loads(resolved.scenario, loads_of(choices.rate_factor), slots.progress)
     except KvsimError as err:
-        slots.progress.empty()
-        slots.verdict.info(f"{verdict.capacity_sentence(resolved)}. The traffic was not simulated.",
-                           icon=":material/memory:")
-        with place.container():
-            show.error(err)
+        not_simulated(resolved, err, slots, place)
         return
     row = loads[choices.rate_factor]
     with slots.verdict:
         BANNERS[results.zone_of(results.reached_frac(row))](load_sentence(choices, resolved, loads),
                                                             icon=":material/memory:")
     with place.container():
+        show.chart(load_curve(loads, choices.rate_factor, resolved.scenario), "loads", load_alt(loads))
         show.table(load_rows(loads, resolved.scenario), "The trace at several rates")
         st.caption("One run a rate: a trace at its own times has no chance in it. How much of the trace is played is "
-                   "set under Length of the simulation.")
+                   "set under Length of the simulation. Dotted lines: the rate chosen, and the SLO's limit of TTFT.")
     with slots.metrics.container():
         show_traffic_metrics(row, resolved, st.empty(), None)
         show_doubts([row])

@@ -71,7 +71,9 @@ def runs_of_ids(ids: object, key: str = "hash_ids") -> list[Run]:
     [(4, 3), (9, 1)]
     """
     if _are_few(ids):
-        return _few_runs(ids)
+        runs = _few_runs(ids)
+        if all(start >= -_TOO_LARGE and start + count <= _TOO_LARGE for start, count in runs):
+            return runs
     try:
         array = cast(Ints, np.asarray(ids))
     except ValueError as error:
@@ -88,8 +90,7 @@ def _are_few(ids: object) -> TypeGuard[list[int]]:
     if not isinstance(ids, list):
         return False
     given = cast("list[Any]", ids)
-    return (len(given) <= FEW_IDS and set(map(type, given)) <= {int}
-            and min(given, default=0) >= -_TOO_LARGE and max(given, default=0) < _TOO_LARGE)
+    return len(given) <= FEW_IDS and set(map(type, given)) <= {int}
 
 
 def _few_runs(ids: list[int]) -> list[Run]:
@@ -115,14 +116,16 @@ def merged_runs(given: object, key: str) -> list[Run]:
     """
     accepted = "[start, n >= 1] pairs of integers"
     merged: list[Run] = []
+    following = 0
     try:
         for start, count in cast("list[Any]", given):
             if type(start) is not int or type(count) is not int or count < 1:
                 raise BadRow(key, repr([start, count])[:40], accepted)
-            if merged and merged[-1][0] + merged[-1][1] == start:
+            if start == following and merged:
                 merged[-1] = (merged[-1][0], merged[-1][1] + count)
             else:
                 merged.append((start, count))
+            following = start + count
     except (TypeError, ValueError) as error:
         if isinstance(error, BadRow):
             raise

@@ -1,19 +1,17 @@
-"""CSV traces: Azure, BurstGPT, TraceLab replay files, and any other through a mapping of columns."""
+"""CSV traces: Azure, BurstGPT, TraceLab replay files, and tables of requests of any origin."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from kvsim.errors import Problem, TraceError, nearest
+from kvsim.workload.parquet import parquet_columns, parquet_rows
+from kvsim.workload.readers.columns import TIME_UNITS, choose_columns
 from kvsim.workload.readers.reading import Call, CallLog, Reading, Unique
 from kvsim.workload.readers.report import BadRow, LeftOut, count_of, number_of, text_of
-from kvsim.workload.readers.source import Row, csv_rows, json_rows
+from kvsim.workload.readers.source import Row, csv_rows, head_of, header_of, json_rows
 from kvsim.workload.readers.times import timestamp_s
 from kvsim.workload.table import UNKNOWN, Trace
-
-FIELDS = ("timestamp", "input_tokens", "output_tokens", "session", "cached_tokens", "stream")
-"""What a mapping of columns may name; the first three it must."""
 
 
 def read_azure(reading: Reading) -> Trace:
@@ -80,29 +78,40 @@ def read_tracelab_replay(reading: Reading) -> Trace:
 
 
 def read_mapped(reading: Reading) -> Trace:
-    """Read CSV or JSON lines whose fields `ReadOptions.mapping` names.
+    """Read CSV, JSON lines or Parquet whose fields `ReadOptions.mapping` names, or whose columns have known names.
 
     Raises
     ------
     TraceError
-        No mapping, an unknown or missing key in it, or no such column in a CSV file.
+        A needed field that neither names, an unknown key of the mapping, or no such column.
     """
-    mapping = _checked(reading.options.mapping)
-    rows: Iterable[Row] = json_rows(reading.path) if reading.report.formats[str(reading.path)] == "mapped-json" \
-        else csv_rows(reading.path)
-    log = CallLog(reading)
+    rows, names = _table(reading)
+    columns = choose_columns(reading.options.mapping, names, str(reading.path))
+    if columns.guessed:
+        reading.report.note(f"{reading.path.name}: columns taken as {columns}")
+    log, second = CallLog(reading), TIME_UNITS.get(columns.time_unit)
 
     def take(row: dict[str, Any]) -> None:
-        flat: dict[str, Any] = {name: lookup(row, field) for name, field in mapping.items()}
-        time_s, epoch = timestamp_s(flat["timestamp"], mapping["timestamp"])
+        flat: dict[str, Any] = {name: lookup(row, field) for name, field in columns.of.items()}
+        time_s, epoch = timestamp_s(flat["timestamp"], columns.of["timestamp"], second)
+        cached, tokens = flat.get("cached_tokens"), count_of(flat, "input_tokens")
         log.epoch = epoch
-        cached = flat.get("cached_tokens")
-        log.add(Call(time_s, count_of(flat, "input_tokens"), count_of(flat, "output_tokens"),
-                     _name(flat.get("session")), _name(flat.get("stream")),
+        log.add(Call(time_s, tokens, count_of(flat, "output_tokens"), _name(flat.get("session")),
+                     _name(flat.get("stream")),
                      cached_tokens=UNKNOWN if cached in (None, "") else count_of(flat, "cached_tokens")))
 
     reading.each(rows, take)
     return log.finish()
+
+
+def _table(reading: Reading) -> tuple[Iterable[Row], list[str] | None]:
+    """Rows of a file, and the names of their columns; None where rows may differ."""
+    path, form = reading.path, reading.report.formats[str(reading.path)]
+    if form == "mapped-json":
+        return json_rows(path), None
+    if form == "mapped-parquet":
+        return parquet_rows(path), parquet_columns(path)
+    return csv_rows(path), next((header_of(line) for line in head_of(path, 1)), list[str]())
 
 
 def lookup(row: Mapping[str, Any], field: str) -> Any:
@@ -130,13 +139,3 @@ def _number(row: dict[str, Any], key: str) -> float:
     except ValueError:
         raise BadRow(key, repr(given)[:40], "a number >= 0") from None
     return number_of({key: value}, key, 0)
-
-
-def _checked(mapping: Mapping[str, str] | None) -> Mapping[str, str]:
-    given = mapping or {}
-    problems = [Problem("mapping", name, "", "the name of a column") for name in FIELDS[:3] if name not in given]
-    problems += [Problem("mapping", name, repr(given[name]), ", ".join(FIELDS), nearest(name, FIELDS))
-                 for name in given if name not in FIELDS]
-    if problems:
-        raise TraceError("the mapping of columns is not complete", problems)
-    return given

@@ -82,10 +82,9 @@ class _Bailian:
 def _ids(reading: Reading, row: dict[str, Any], tokens: int, block_tokens: int) -> Sequence[Run]:
     """Runs of the ids of a row; other numbers of ids than the prompt has blocks are counted."""
     runs = runs_of_ids(row.get("hash_ids"))
-    num_ids, num_blocks = sum(n for _, n in runs), -(-tokens // block_tokens)
+    num_ids, num_blocks = sum([n for _, n in runs]), -(-tokens // block_tokens)
     if num_ids > num_blocks:
         reading.report.adjusted["more block ids than the prompt has blocks, the last ones left out"] += 1
     elif num_ids < num_blocks:
         reading.report.adjusted["fewer block ids than the prompt has blocks, the rest taken as new"] += 1
     return runs
-

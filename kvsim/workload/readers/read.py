@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -10,11 +9,12 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from kvsim.errors import Problem, TraceError, nearest
-from kvsim.workload.parquet import read_parquet, write_parquet
+from kvsim.workload.parquet import is_common_form, parquet_columns, read_parquet, write_parquet
 from kvsim.workload.readers import csv_traces, logs, mooncake, run_lines, servegen, weka
+from kvsim.workload.readers.columns import NEEDED, guess_columns, is_table
 from kvsim.workload.readers.reading import Reading, ReadOptions
 from kvsim.workload.readers.report import ReadReport
-from kvsim.workload.readers.source import head_of, is_parquet, json_rows
+from kvsim.workload.readers.source import head_of, header_of, is_parquet, json_rows
 from kvsim.workload.table import Trace, concat
 
 Reader = Callable[[Reading], Trace]
@@ -33,6 +33,7 @@ FORMATS = MappingProxyType[str, Reader]({
     "servegen": servegen.read_servegen,
     "mapped-csv": csv_traces.read_mapped,
     "mapped-json": csv_traces.read_mapped,
+    "mapped-parquet": csv_traces.read_mapped,
     "kvsim": lambda reading: read_parquet(reading.path),
 })
 """Reader of each format."""
@@ -136,17 +137,26 @@ def detect(path: str | Path, mapping: Mapping[str, str] | None = None) -> str:
     'azure'
     """
     if is_parquet(path):
-        return "kvsim"
+        return _detect_parquet(path, mapping)
     head = head_of(path, 1)
     if not head:
         raise TraceError(f"cannot read {path}", [Problem(str(path), "", "an empty file", "a trace")])
     if head[0].lstrip()[:1] in ("{", "["):
         return _detect_json(path, mapping)
-    columns = {name.strip() for name in next(csv.reader(head))}
-    found = next((name for name, needed in _BY_HEADER if needed <= columns), None)
-    if mapping is not None:
+    columns = header_of(head[0])
+    found = next((name for name, needed in _BY_HEADER if needed <= set(columns)), None)
+    if mapping is not None or (found is None and is_table(columns)):
         return "mapped-csv"
-    return found or _unknown(path, f"CSV columns {', '.join(sorted(columns))}"[:200])
+    return found or _unknown(path, f"CSV columns {', '.join(sorted(columns))}"[:200], columns)
+
+
+def _detect_parquet(path: str | Path, mapping: Mapping[str, str] | None) -> str:
+    if is_common_form(path):
+        return "kvsim"
+    columns = parquet_columns(path)
+    if mapping is not None or is_table(columns):
+        return "mapped-parquet"
+    return _unknown(path, f"Parquet columns {', '.join(sorted(columns))}"[:200], columns)
 
 
 def _detect_json(path: str | Path, mapping: Mapping[str, str] | None) -> str:
@@ -159,12 +169,15 @@ def _detect_json(path: str | Path, mapping: Mapping[str, str] | None) -> str:
         found = next((name for name, needed in _BY_KEYS if needed <= keys), None)
         if found:
             return found
-    return _unknown(path, f"JSON with the keys {', '.join(sorted(looked_at))}"[:200] if looked_at else "no JSON object")
+    return _unknown(path, f"JSON with the keys {', '.join(sorted(looked_at))}"[:200] if looked_at else "no JSON object",
+                    looked_at)
 
 
-def _unknown(path: str | Path, given: str) -> str:
-    raise TraceError(f"{path} is of no known format", [Problem(
-        str(path), "", given, ", ".join(FORMATS), "other columns can be named by a mapping")])
+def _unknown(path: str | Path, given: str, columns: Iterable[str]) -> str:
+    lacking = [name for name in NEEDED if name not in guess_columns(columns).of]
+    hint = (f"nothing in it is called {' or '.join(lacking)} or the like; a mapping names the columns: "
+            f"{','.join(f'{name}=COLUMN' for name in NEEDED)}")
+    raise TraceError(f"{path} is of no known format", [Problem(str(path), "", given, ", ".join(FORMATS), hint)])
 
 
 def _files(path: Path) -> list[tuple[Path, bool]]:

@@ -24,7 +24,8 @@ class ReadOptions:
     mapping : mapping or None
         Field of each column for CSV or JSON lines of any kind: keys ``timestamp``, ``input_tokens``,
         ``output_tokens``, and where there are such, ``session``, ``cached_tokens``, ``stream``; a dot goes into
-        JSON objects (``"usage.prompt_tokens"``).
+        JSON objects (``"usage.prompt_tokens"``). ``time_unit`` (s, ms, us, ns) says what a number in the timestamp
+        counts, where its size does not tell. Columns that have known names need no mapping.
     max_bad_rows : int
         Bad rows that are skipped before the reading fails.
     ids : str

@@ -15,6 +15,8 @@ T = TypeVar("T")
 _MOST = 10**12
 """No count of tokens is larger."""
 
+_INF = float("inf")
+
 
 @dataclass(slots=True)
 class ReadReport:
@@ -57,6 +59,26 @@ class ReadReport:
         text += "".join(f"; {count} x {f'{kind}: {why}' if kind else why}"
                         for kind, reasons in counts for why, count in reasons.items())
         return "\n  ".join([text, *self.notes, *(f"skipped {p}" for p in self.bad)])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every row was used as it was recorded."""
+        return not (self.bad or self.skipped or self.adjusted)
+
+    def lines(self, most: int = 3) -> list[str]:
+        """What was not used as recorded, the first reasons at length; none where all was.
+
+        >>> report = ReadReport("log.csv", 5, bad=[Problem("log.csv:3", "input", "'x'", "a whole number")])
+        >>> report.lines()
+        ['log.csv: 1 of 5 rows are bad and were skipped', "  log.csv:3: input: got 'x'; accepted: a whole number"]
+        """
+        found: list[str] = []
+        if self.bad:
+            found.append(f"{self.path}: {len(self.bad)} of {self.num_rows} rows are bad and were skipped")
+            found += [f"  {problem}" for problem in self.bad[:most]]
+            found += [f"  and {len(self.bad) - most} more"] if len(self.bad) > most else []
+        found += [f"{self.path}: {count} left out: {why}" for why, count in self.skipped.items()]
+        return found + [f"{self.path}: {count} x {why}" for why, count in self.adjusted.items()]
 
     def note(self, text: str) -> None:
         """Add a note once."""
@@ -134,6 +156,8 @@ def number_of(row: dict[str, Any], key: str, low: float, default: float | None =
     (64, 0.0)
     """
     value = row.get(key)
+    if (type(value) is int or type(value) is float) and low <= value < _INF:
+        return value
     if value is None and default is not None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < float("inf"):
@@ -148,6 +172,8 @@ def count_of(row: dict[str, Any], key: str, low: int = 0) -> int:
     (12, 3)
     """
     value = row.get(key)
+    if type(value) is int and low <= value <= _MOST:
+        return value
     if isinstance(value, str):
         try:
             value = float(value)

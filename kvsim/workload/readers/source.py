@@ -9,10 +9,9 @@ import json
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, NamedTuple, TextIO, cast
 
 from kvsim.errors import Problem, TraceError
 
@@ -21,9 +20,12 @@ _MAX_DOCUMENT = 512 * 2**20
 """Characters of a file that is one JSON document: such a file cannot be read as a stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of a file.
+_BATCH = 1 << 14
+"""Characters of JSON that are parsed at once: a call a line costs as much as a short line itself."""
+
+
+class Row(NamedTuple):
+    """One row of a file; a named tuple because files have millions.
 
     Attributes
     ----------
@@ -142,9 +144,17 @@ def json_rows(path: str | Path) -> Iterator[Row]:
         if first[1].strip() in ("{", "[") or _opens_document(first[1]):
             yield from _document(path, first[1] + file.read(_MAX_DOCUMENT))
             return
-        yield _json_row(path, *first)
-        for number, line in numbered:
-            yield _json_row(path, number, line)
+        where = str(path)
+        yield _json_row(where, *first)
+        batch: list[tuple[int, str]] = []
+        size = 0
+        for item in numbered:
+            batch.append(item)
+            size += len(item[1])
+            if size >= _BATCH:
+                yield from _json_batch(where, batch)
+                batch, size = [], 0
+        yield from _json_batch(where, batch)
 
 
 def _opens_document(line: str) -> bool:
@@ -169,7 +179,21 @@ def _document(path: str | Path, text: str) -> Iterator[Row]:
             yield Row(f"{path}:{number}", None, repr(row)[:40])
 
 
-def _json_row(path: str | Path, number: int, line: str) -> Row:
+def _json_batch(path: str, batch: list[tuple[int, str]]) -> Iterator[Row]:
+    """Rows of several lines, each of which must be an object of its own."""
+    try:
+        values = cast("list[Any]", json.loads(f"[{','.join([line for _, line in batch])}]"))
+    except json.JSONDecodeError:
+        values = []
+    if len(values) == len(batch) and set(map(type, values)) <= {dict}:
+        for (number, _), value in zip(batch, values, strict=True):
+            yield Row(f"{path}:{number}", value)
+        return
+    for number, line in batch:
+        yield _json_row(path, number, line)
+
+
+def _json_row(path: str, number: int, line: str) -> Row:
     where = f"{path}:{number}"
     try:
         row = json.loads(line)
@@ -180,19 +204,36 @@ def _json_row(path: str | Path, number: int, line: str) -> Row:
     return Row(where, None, line[:40].strip())
 
 
+def header_of(line: str) -> list[str]:
+    """Names of the columns in the first line of a CSV file.
+
+    >>> header_of("time;in;out")
+    ['time', 'in', 'out']
+    """
+    return [name.strip() for name in next(csv.reader([line], delimiter=_delimiter(line)), list[str]())]
+
+
+def _delimiter(header: str) -> str:
+    """What stands between the columns: a comma, or what spreadsheets write instead."""
+    return max(",;\t|", key=header.count)
+
+
 def csv_rows(path: str | Path) -> Iterator[Row]:
     """Rows of a CSV file with a header."""
     with open_text(path) as file:
-        reader = csv.reader(file)
-        header = [name.strip() for name in next(reader, list[str]())]
+        before, line = 1, file.readline()
+        while line and not line.strip():
+            before, line = before + 1, file.readline()
+        header = header_of(line)
+        reader = csv.reader(file, delimiter=_delimiter(line))
         accepted = f"{len(header)} fields"
         try:
             for cells in reader:
-                where = f"{path}:{reader.line_num}"
+                where = f"{path}:{before + reader.line_num}"
                 if len(cells) == len(header):
                     yield Row(where, dict(zip(header, cells, strict=True)))
                 elif cells:
                     yield Row(where, None, f"{len(cells)} fields", accepted)
         except csv.Error as error:
             raise TraceError(f"cannot read {path}", [
-                Problem(f"{path}:{reader.line_num}", "", str(error), "CSV")]) from error
+                Problem(f"{path}:{before + reader.line_num}", "", str(error), "CSV")]) from error

@@ -14,7 +14,7 @@ _NUMERIC_SCALES = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 """Numbers from the first value on are too large for seconds since 1970 and are taken as ns, us or ms."""
 
 
-def timestamp_s(value: object, key: str = "timestamp") -> tuple[float, bool]:
+def timestamp_s(value: object, key: str = "timestamp", second: float | None = None) -> tuple[float, bool]:
     """Seconds, and whether they count from 1970-01-01 UTC.
 
     Parameters
@@ -24,6 +24,8 @@ def timestamp_s(value: object, key: str = "timestamp") -> tuple[float, bool]:
         any number of decimals; without a zone it is taken as UTC.
     key : str
         Name of the field, for messages.
+    second : float, optional
+        Unit of a number [s]; without it its size tells.
 
     Raises
     ------
@@ -36,11 +38,15 @@ def timestamp_s(value: object, key: str = "timestamp") -> tuple[float, bool]:
     ((12.5, False), (1700000000.0, True))
     >>> timestamp_s("1970-01-01 00:01:00.2500000")
     (60.25, True)
+    >>> timestamp_s(2500, second=1e-3)
+    (2.5, False)
     """
     number = _number(value)
     if number is not None:
         if not math.isfinite(number):
             raise BadRow(key, repr(value), _ACCEPTED)
+        if second is not None:
+            return number * second, number * second >= 1e9
         for low, factor in _NUMERIC_SCALES:
             if number >= low:
                 return number * factor, True

@@ -15,7 +15,7 @@ from kvsim.workload.table import Trace, concat, trace_of_trees
 
 
 def read_weka(reading: Reading) -> Trace:
-    """Read one session an object; see `kvsim.workload.readers.weka_rle.read_weka_rle`.
+    """Read one session an object; see `kvsim.workload.readers.weka_rle.session_tree`.
 
     Sessions have no common clock. Two sessions with one name are kept, the second under another name, and counted.
     """

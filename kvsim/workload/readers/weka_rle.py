@@ -3,72 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 from kvsim.workload.readers.contents import Run, merged_runs, runs_of_ids
-from kvsim.workload.readers.report import BadRow, ReadReport, count_of, number_of, read_rows
+from kvsim.workload.readers.report import BadRow, ReadReport, count_of, number_of
 from kvsim.workload.sessions import SessionTree, Turn, tree_from_turns
-
-
-def read_weka_rle(path: str | Path, output_in_next_prompt: bool = True,
-                  max_bad_rows: int = 10) -> tuple[list[SessionTree], ReadReport]:
-    """Read a file of agent sessions, one JSON object a line.
-
-    Parameters
-    ----------
-    path : path
-        JSON lines, plain or gzip. A session has ``id``, ``block_size`` and ``requests``; a request has
-        ``t`` [s], ``in``, ``out`` [tokens] and ``hash_runs`` ``[[start, n], ...]`` or ``hash_ids``
-        ``[id, ...]``, one id for each *full* block of the prompt; an entry with ``requests`` of its own is a
-        sub-agent, whose times count from its ``t``, or from the session's beginning (see Notes). Optional:
-        ``api_time``, ``think_time`` [s], ``duration_ms``.
-    output_in_next_prompt : bool
-        Whether an output is taken to be the beginning of what the next turn appends (see Notes).
-        False: outputs are never found again, as when a replay sends recorded answers.
-    max_bad_rows : int
-        Sessions that may be skipped because something in them is wrong.
-
-    Returns
-    -------
-    trees : list of SessionTree
-        Sessions in the order of the file.
-    report : ReadReport
-        What was skipped (file, line, why) and adjusted.
-
-    Raises
-    ------
-    TraceError
-        Unreadable file, or more bad rows than allowed.
-
-    Notes
-    -----
-    **Times.** Two conventions occur: kv-cache-tester counts a sub-agent's times from its marker, the corpora of
-    SemiAnalysis count all times from the beginning of the session. A session in which no sub-agent's request is
-    earlier than its marker is taken to be of the second kind.
-
-    **Prompts.** A run of consecutive ids becomes a piece of the stream named by its first id, so equal leading ids
-    are equal leading content and nothing else is. The tokens behind the last full block have no id: when
-    the next turn of the stream is append-only (starts with all full blocks of this one), they are the beginning of
-    what it has there, else they are unique.
-
-    **Outputs.** The boundary between output and new input is not recorded. When the next turn is append-only
-    and grows by at least the output, the output is its first new content; else it is unique.
-
-    **Dependencies.** A turn waits for the one before it in its stream. A sub-agent waits for the last parent's
-    turn that had ended when it began. Its last request holds back the parent's next turn
-    when the record shows that it had ended by then (a join); else it ran in the background. The gap is the
-    recorded start less the recorded ends, at least 0; an end is ``t + api_time``, and where
-    ``api_time`` is missing the next turn's ``think_time`` gives it.
-
-    Sources: https://github.com/callanjfox/kv-cache-tester (Apache-2.0),
-    https://docs.nvidia.com/aiperf/tutorials/datasets-inputs/replay-weka-agentic-coding-traces.
-    """
-    report = ReadReport(str(path))
-    trees = list(read_rows(path, report, lambda row: session_tree(row, report, output_in_next_prompt), max_bad_rows))
-    report.num_sessions = len(trees)
-    report.num_requests = sum(len(t) for t in trees)
-    return trees, report
 
 
 @dataclass(slots=True)
@@ -107,18 +46,55 @@ class _Session:
         while k and runs[k - 1][0] == start:
             k, again = k - 1, again + 1
         key = (start, again)
-        if key not in self.contents:
-            self.contents[key] = self.fresh()
-        return self.contents[key]
+        content = self.contents.get(key)
+        if content is None:
+            content = self.contents[key] = self.fresh()
+        return content
 
 
 def session_tree(row: dict[str, Any], report: ReadReport, output_in_next_prompt: bool = True) -> SessionTree:
-    """The tree of one row; see `read_weka_rle`.
+    """The tree of one row: an agent's session.
+
+    Parameters
+    ----------
+    row : dict
+        A session has ``id``, ``block_size`` and ``requests``; a request has ``t`` [s], ``in``, ``out`` [tokens] and
+        ``hash_runs`` ``[[start, n], ...]`` or ``hash_ids`` ``[id, ...]``, one id for each *full* block of the prompt;
+        an entry with ``requests`` of its own is a sub-agent, whose times count from its ``t``, or from the session's
+        beginning (see Notes). Optional: ``api_time``, ``think_time`` [s], ``duration_ms``.
+    report : ReadReport
+        Account of what was adjusted.
+    output_in_next_prompt : bool
+        Whether an output is taken to be the beginning of what the next turn appends (see Notes).
+        False: outputs are never found again, as when a replay sends recorded answers.
 
     Raises
     ------
     BadRow
         Something in it is wrong.
+
+    Notes
+    -----
+    **Times.** Two conventions occur: kv-cache-tester counts a sub-agent's times from its marker, the corpora of
+    SemiAnalysis count all times from the beginning of the session. A session in which no sub-agent's request is
+    earlier than its marker is taken to be of the second kind.
+
+    **Prompts.** A run of consecutive ids becomes a piece of the stream named by its first id, so equal leading ids
+    are equal leading content and nothing else is. The tokens behind the last full block have no id: when
+    the next turn of the stream is append-only (starts with all full blocks of this one), they are the beginning of
+    what it has there, else they are unique.
+
+    **Outputs.** The boundary between output and new input is not recorded. When the next turn is append-only
+    and grows by at least the output, the output is its first new content; else it is unique.
+
+    **Dependencies.** A turn waits for the one before it in its stream. A sub-agent waits for the last parent's
+    turn that had ended when it began. Its last request holds back the parent's next turn
+    when the record shows that it had ended by then (a join); else it ran in the background. The gap is the
+    recorded start less the recorded ends, at least 0; an end is ``t + api_time``, and where
+    ``api_time`` is missing the next turn's ``think_time`` gives it.
+
+    Sources: https://github.com/callanjfox/kv-cache-tester (Apache-2.0),
+    https://docs.nvidia.com/aiperf/tutorials/datasets-inputs/replay-weka-agentic-coding-traces.
     """
     session = _Session(count_of(row, "block_size", 1), output_in_next_prompt, _absolute(row))
     if row.get("hash_id_scope", "local") != "local":
@@ -182,8 +158,9 @@ def _request(raw: dict[str, Any], start_s: float, session: _Session, adjusted: l
         adjusted.append("request without block ids, its prompt is taken as new")
         full = tokens // session.block_tokens
         runs = [(-(session.num_requests + 1) << 40, full)] if full else []
-    if sum(n for _, n in runs) != tokens // session.block_tokens:
-        raise BadRow("hash_runs" if "hash_runs" in raw else "hash_ids", f"{sum(n for _, n in runs)} blocks",
+    num_blocks = sum([n for _, n in runs])
+    if num_blocks != tokens // session.block_tokens:
+        raise BadRow("hash_runs" if "hash_runs" in raw else "hash_ids", f"{num_blocks} blocks",
                      f"{tokens // session.block_tokens} full blocks for in = {tokens}")
     session.num_requests += 1
     end_s = start_s + number_of(raw, "api_time", 0, -1.0)
@@ -264,7 +241,7 @@ def _waits(session: _Session, number: int, i: int) -> tuple[tuple[int, ...], flo
     """What turn `i` of a stream waits for, and the recorded gap after it."""
     stream = session.streams[number]
     waited = [stream[i - 1], *_joined(session, number, i)] if i else _spawn(session, number)
-    end_s = max((r.end_s for r in waited), default=0.0)
+    end_s = max([r.end_s for r in waited], default=0.0)
     return tuple(r.place for r in waited), max(stream[i].start_s - end_s, 0.0)
 
 
