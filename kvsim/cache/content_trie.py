@@ -122,8 +122,8 @@ class ContentTrie:
             for chain, end in self.token_path(i):
                 known = seen[chain]
                 if matching:
-                    total = min(known, end) if known else start_token[chain]
                     matching = known >= end
+                    total = end if matching else known or start_token[chain]
                 if known < end:
                     seen[chain] = end
             found[i] = total

@@ -178,19 +178,20 @@ class RunIndex:
     def leading(self, path: Path, limit: int) -> tuple[Held, int]:
         """Runs of the longest cached prefix of a path, at most `limit` blocks, and its length [blocks]."""
         found: Held = []
-        at = 0
+        at, primary = 0, self._primary
         for chain, end in path:
-            runs = self._primary.get(chain)
+            runs = primary.get(chain)
             if runs is None or at >= limit:
                 break
             if self.pool.num_owed:
                 self.pool.pay()
-                runs = self._primary.get(chain, ())
-            end = min(end, limit)
+                runs = primary.get(chain, ())
+            if end > limit:
+                end = limit
             for run in runs:
                 if run.lo != at:
                     break
-                at = min(run.hi, end)
+                at = run.hi if run.hi < end else end
                 found.append((run, at))
                 if at == end:
                     break

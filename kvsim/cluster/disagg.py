@@ -22,7 +22,7 @@ from kvsim.cluster.run import most_tokens
 from kvsim.cluster.spec import ClusterSpec
 from kvsim.engine.core_records import Columns, Share
 from kvsim.engine.reference import check_times, refusal_of
-from kvsim.engine.types import FINISHED, REFUSED, RunRecords
+from kvsim.engine.types import FINISHED, RunRecords
 from kvsim.engine.types import Progress as ProgressFunction
 from kvsim.errors import SimulationError
 from kvsim.workload.requests import Workload
@@ -233,8 +233,7 @@ class _Split:
         fleet = self.fleet
         tokens = fleet.prompt_tokens[row] + fleet.output_tokens[row]
         reasons = [refusal_of(replica.spec.config, tokens) for replica in reversed(fleet.replicas)]
-        fleet.columns.status[row], fleet.columns.refusals[row] = REFUSED, next(filter(None, reasons))
-        fleet.source.finish(row, now_s)
+        fleet.refuse(row, next(filter(None, reasons)), now_s)
 
     def _tell_source(self, row: int, now_s: float) -> None:
         """A request whose prefill is over is not over for its client."""

@@ -16,7 +16,7 @@ from kvsim.cache.content_trie import ContentTrie, build_trie
 from kvsim.cluster.replica import Feed, Replica, ReplicaSpec, join
 from kvsim.cluster.shared import members_of
 from kvsim.engine.core_records import Columns, Share
-from kvsim.engine.types import UNFINISHED
+from kvsim.engine.types import REFUSED, UNFINISHED
 from kvsim.workload.arrivals import Arrivals
 from kvsim.workload.requests import Workload
 
@@ -204,7 +204,7 @@ class Fleet:
                 if self.outside_s < bound_s:
                     bound_s = self._bound_s(bound_s)
             else:
-                if key_s == ended_s == self.outside_s == math.inf:
+                if key_s == ended_s == self.outside_s == math.inf and not any(r.open_rows for r in replicas):
                     next_s = source.wake_s(self.now_s)
                 return self._next_event_s(next_s, bound_s)
 
@@ -234,13 +234,21 @@ class Fleet:
         self.now_s = time_s
         del self.replicas[r].open_rows[row]
         self.tell_source(row, time_s)
-        if self._is_warming and not math.isnan(self.source.clock_start_s):
-            self._is_warming = False
-            self._set_until()
+        self._look_at_warm_up()
         self.on_end(row, r, time_s)
 
-    def _set_until(self) -> None:
-        """The warm-up is over, which sets the end of the run: who meant to be called after it looks again."""
+    def refuse(self, row: int, reason: str, now_s: float) -> None:
+        """A request ends as it comes."""
+        self.columns.status[row], self.columns.refusals[row] = REFUSED, reason
+        self.now_s = max(self.now_s, now_s)
+        self.source.finish(row, now_s)
+        self._look_at_warm_up()
+
+    def _look_at_warm_up(self) -> None:
+        """The end of the warm-up sets the end of the run: who meant to be called after that looks again."""
+        if not self._is_warming or math.isnan(self.source.clock_start_s):
+            return
+        self._is_warming = False
         self._keys_s[:] = [min(key_s, self.now_s) if key_s < math.inf else key_s for key_s in self._keys_s]
         for replica, stop_s in zip(self.replicas, self._stops_s, strict=True):
             if replica.feed is not None:

@@ -14,7 +14,7 @@ from kvsim.cluster.result import ClusterRun, Spans, result_of
 from kvsim.cluster.routers.registry import make_router
 from kvsim.cluster.spec import Autoscale, ClusterSpec, Failure, check_failures
 from kvsim.engine.reference import check_times, refusal_of
-from kvsim.engine.types import FINISHED, REFUSED, EngineConfig, Progress
+from kvsim.engine.types import FINISHED, EngineConfig, Progress
 from kvsim.errors import SimulationError
 from kvsim.workload.requests import Workload
 
@@ -211,11 +211,9 @@ class Cluster:
         self.fleet.hand_over(row, r, now_s)
 
     def _refuse(self, row: int, reason: str, now_s: float) -> None:
-        columns = self.fleet.columns
-        columns.status[row], columns.refusals[row] = REFUSED, reason
         if self.limits is not None:
             self.limits.ends(row)
-        self.fleet.source.finish(row, now_s)
+        self.fleet.refuse(row, reason, now_s)
 
     def _ended(self, row: int, r: int, now_s: float) -> None:
         self.view.note(r, -1, now_s)

@@ -278,12 +278,14 @@ class Core:
     def _run_chunks(self, seq: Sequence) -> int:
         """Make steps in which one sequence prefills on, the others decode, and nothing else happens; how many."""
         decoders, count, cache, clock = self.decoders, self.count, self.cache, self.clock
+        room = self.config.max_num_batched_tokens - decoders.num * self.width
+        is_last = not cache.moving_groups and seq.known_tokens - seq.computed_tokens <= room
+        if is_last or self.fresh or self.late or decoders.num >= self.full_seqs or self._may_refuse_warming():
+            return 0
         start = done = count.done
         stop = decoders.next_end() - 1 if decoders.num else LAST
         if self.is_listed and decoders.num:
             stop = min(stop, done + decoders.num_quiet(done, self.names_decode_states))
-        if self.fresh or self.late or decoders.num >= self.full_seqs or self._may_refuse_warming():
-            return 0
         while done < stop and clock.now_s < self.arrivals.until_s and clock.now_s <= self.sure_s:
             tokens = self._middle_chunk(seq)
             if not tokens:

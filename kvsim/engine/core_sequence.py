@@ -309,11 +309,13 @@ class SequenceCache:
     def _unsettled(self, seq: Sequence) -> list[int]:
         """Chains of a sequence on which somebody has still blocks to write that it could hit, root first."""
         found: list[int] = []
+        written = self._open
         for chain, end in seq.path:
-            for writer in self._open.get(chain, ()):
-                if writer.tail < end:
-                    found.append(chain)
-                    break
+            if chain in written:
+                for writer in written[chain]:
+                    if writer.tail < end:
+                        found.append(chain)
+                        break
         return found
 
     def _open_chains(self, seq: Sequence) -> None:
@@ -369,12 +371,14 @@ class SequenceCache:
         if full <= at:
             return
         seq.tail = full
+        users = self._trie.users
         for chain, end in seq.path:
             if end <= at:
                 continue
-            end = min(end, full)
-            loose = is_final and self._trie.users[chain] == 1
-            for index, held in zip(self._indexes, seq.held, strict=True):
+            if end > full:
+                end = full
+            loose = is_final and users[chain] == 1
+            for index, held in zip(self._indexes, seq.held):  # noqa: B905 - one a group, and in the innermost loop
                 if loose and not index.knows(chain):
                     index.add_loose(held, chain, at, end)
                 else:

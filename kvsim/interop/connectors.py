@@ -2,8 +2,10 @@
 
 A tier's capacity is that of the whole replica. ``--kv-offloading-size`` is in GiB, summed over the TP ranks of one
 engine, and every data-parallel rank is an engine of its own. LMCache and Mooncake are sized per rank, in their
-environment.
+environment. Every rank's segment of Mooncake's store is a part of one pool for all engines at the same master, and
+LMCache's peers find what the others have in memory: such tiers are shared by the replicas of a scenario.
 Sources: https://vllm.ai/blog/2026-01-08-kv-offloading-connector, https://docs.lmcache.ai/api_reference/configurations.html,
+https://docs.lmcache.ai/kv_cache/storage_backends/mooncake.html, https://docs.lmcache.ai/kv_cache/p2p_sharing.html,
 https://docs.vllm.ai/en/stable/features/mooncake_store_connector_usage/.
 """
 
@@ -27,6 +29,8 @@ NATIVE = "OffloadingConnector"
 PEER = frozenset(("NixlConnector", "P2pNcclConnector", "MooncakeConnector", "MoRIIOConnector"))
 """Connectors that hand KV from prefill to decode engines and keep nothing."""
 
+_STORES = ("MooncakeStoreConnector", "MooncakeStoreConnectorV1", "AscendStoreConnector")
+_YES, _NO = frozenset(("true", "1", "yes", "on")), frozenset(("false", "0", "no", "off"))
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*$", re.IGNORECASE)
 _CONNECTOR = "kv-transfer-config"
 
@@ -45,6 +49,9 @@ def read_offload(asked: Asked, reading: Reading) -> None:
         _connector(config, asked, reading)
     elif config:
         parsed.note(_CONNECTOR, "no effect", "says how loads fail, not what is kept")
+    for tier in reading.tiers[:-1]:
+        if tier.pop("shared", False):
+            parsed.note(_CONNECTOR, "not modelled", f"only the last tier can be shared: {tier['kind']} above it is not")
 
 
 def _backend_preset(backend: str, env: Mapping[str, str]) -> str:
@@ -69,10 +76,11 @@ def _connector(config: Mapping[str, Any], asked: Asked, reading: Reading) -> Non
     if tiers is None:
         asked.parsed.note(_CONNECTOR, "not modelled", f"{name} is not known: no tier is written for it")
     elif not tiers:
-        asked.parsed.note(_CONNECTOR, "not modelled", f"{name} without a size: write tiers.0.capacity yourself")
+        asked.parsed.note(_CONNECTOR, "not modelled", f"{name} without a size: write tiers yourself"
+                          + (", with shared: true" if name.startswith(_STORES) else ""))
     else:
         reading.tiers += tiers
-        kinds = " and ".join(str(t["kind"]) for t in tiers)
+        kinds = " and ".join(f"shared {t['kind']}" if t.get("shared") else str(t["kind"]) for t in tiers)
         asked.parsed.note(_CONNECTOR, "modelled", f"tiers: {name} as {tiers[0]['preset']}, {kinds}")
 
 
@@ -82,14 +90,47 @@ def _tiers_of(name: str, extra: Mapping[str, Any], asked: Asked, reading: Readin
     if name in (SIMPLE, NATIVE):
         return _cpu_tiers(name, extra, world, engines)
     if name.startswith("LMCache"):
-        given = str(extra.get("lmcache.max_local_cpu_size", asked.env.get("LMCACHE_MAX_LOCAL_CPU_SIZE", "")))
-        capacity = float(given) if re.fullmatch(r"\d+(\.\d+)?", given) else LMCACHE_DEFAULT_GB
-        return [{"kind": "dram", "capacity": capacity * GIB * world, "preset": "lmcache"}]
-    if name in ("MooncakeStoreConnector", "MooncakeStoreConnectorV1", "AscendStoreConnector"):
+        return _lmcache_tiers(name, extra, asked, world)
+    if name in _STORES:
         given = extra.get("global_segment_size", asked.env.get("MOONCAKE_GLOBAL_SEGMENT_SIZE"))
         size = parse_size(given)
-        return [{"kind": "pool", "capacity": size * world, "preset": "mooncake-store"}] if size else []
+        return [_store("mooncake-store", size * world)] if size else []
     return None
+
+
+def _store(preset: str, capacity: float) -> dict[str, Any]:
+    """A part of Mooncake's store: every engine at the same master finds what is in it."""
+    return {"kind": "pool", "capacity": capacity, "preset": preset, "shared": True}
+
+
+def _lmcache_tiers(name: str, extra: Mapping[str, Any], asked: Asked, world: int) -> list[dict[str, Any]]:
+    """LMCache's own memory and the store behind it; a server of its own (MP mode) is sized where it is started."""
+    def said(setting: str) -> str:
+        return str(extra.get(f"lmcache.{setting}", asked.env.get(f"LMCACHE_{setting.upper()}", "")))
+
+    tiers: list[dict[str, Any]] = []
+    size, is_sized = said("max_local_cpu_size"), re.compile(r"\d+(\.\d+)?").fullmatch
+    if said("local_cpu").lower() not in _NO and (is_sized(size) or not name.startswith("LMCacheMP")):
+        capacity = float(size) if is_sized(size) else LMCACHE_DEFAULT_GB
+        dram: dict[str, Any] = {"kind": "dram", "capacity": capacity * GIB * world, "preset": "lmcache"}
+        tiers.append({**dram, "shared": True} if said("enable_p2p").lower() in _YES else dram)
+    url = said("remote_url")
+    segment = _segment_size(said("extra_config")) if url.startswith("mooncakestore://") else 0.0
+    if segment:
+        tiers.append(_store("lmcache", segment * world))
+    elif url:
+        asked.parsed.note(_CONNECTOR, "not modelled", f"the server at {url} has no size here: add a tier "
+                                                      "{kind: pool, capacity: ..., preset: lmcache, shared: true}")
+    return tiers
+
+
+def _segment_size(extra_config: str) -> float:
+    """Bytes that each rank gives to Mooncake's store, of LMCache's extra configuration."""
+    try:
+        given: Any = json.loads(extra_config or "{}")
+    except ValueError:
+        return 0.0
+    return parse_size(_mapping(given).get("global_segment_size"))
 
 
 def _cpu_tiers(name: str, extra: Mapping[str, Any], world: int, engines: int) -> list[dict[str, Any]]:
@@ -141,6 +182,8 @@ def tier_problem(tier: Tier) -> str:
         return "files below host memory have no size of their own in a launch line"
     if tier.kind == "pool" and tier.preset != "mooncake-store":
         return "only Mooncake's store is written as a pool"
+    if tier.shared and preset_of(tier) != "mooncake-store":
+        return "of vLLM's connectors only Mooncake's store is shared by a flag: preset mooncake-store"
     if tier.kind == "dram" and preset_of(tier) is None:
         written = f"preset {tier.preset}" if tier.preset else "vllm-simple-eager"
         return f"{written} with write {tier.write} is no connector of vLLM"
@@ -192,6 +235,9 @@ def write_connectors(scenario: Scenario) -> Written:
         if tier.kind == "dram" and preset_of(tier) == "mooncake-store":
             why = "where the store's memory is: read back as pool"
             notes.append(FlagNote(f"tiers.{i}", tier.kind, "not modelled", why))
+        if preset_of(tier) == "mooncake-store" and not tier.shared and scenario.num_replicas > 1:
+            why = "engines at one master share the store: a private one needs a cache_prefix of its own"
+            notes.append(FlagNote(f"tiers.{i}.shared", "false", "not modelled", why))
         name, extra, own = _written(tier, scenario)
         configs.append({"kv_connector": name, "kv_role": "kv_both",
                         **({"kv_connector_extra_config": extra} if extra else {})})

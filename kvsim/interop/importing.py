@@ -316,10 +316,16 @@ def _environment(launch: Launch) -> Iterator[FlagNote]:
     """What became of the environment."""
     used = {"VLLM_USE_SIMPLE_KV_OFFLOAD": "tiers: preset vllm-simple", "LMCACHE_MAX_LOCAL_CPU_SIZE": "tiers.0.capacity",
             "VLLM_PREFIX_CACHE_RETENTION_INTERVAL": "engine.retention_interval",
-            "MOONCAKE_GLOBAL_SEGMENT_SIZE": "tiers: capacity of the pool"}
+            "MOONCAKE_GLOBAL_SEGMENT_SIZE": "tiers: capacity of the pool", "LMCACHE_LOCAL_CPU": "tiers",
+            "LMCACHE_ENABLE_P2P": "tiers: shared", "LMCACHE_EXTRA_CONFIG": "tiers: the store behind LMCache"}
     for name, value in launch.env.items():
         if name in used and launch.engine == "vllm":
             yield FlagNote(name, value, "modelled", used[name])
+        elif name == "LMCACHE_REMOTE_URL":
+            is_sized = "LMCACHE_EXTRA_CONFIG" in launch.env
+            yield FlagNote(name, value, "modelled" if is_sized else "not modelled", "the store behind LMCache")
+        elif name in ("LMCACHE_CONFIG_FILE", "MOONCAKE_CONFIG_PATH"):
+            yield FlagNote(name, value, "not modelled", "the file is not read: say its sizes in the environment")
         elif _SILENT.search(name) or name.startswith(("VLLM_", "SGLANG_", "LMCACHE_", "MOONCAKE_")):
             yield FlagNote(name, value, "no effect", "environment of the engine's kernels, network or front")
 

@@ -231,8 +231,9 @@ def _storage(asked: Asked, reading: Reading) -> None:
         return
     size = parse_size(asked.env.get("MOONCAKE_GLOBAL_SEGMENT_SIZE")) if backend == "mooncake" else 0.0
     if size and reading.tiers:
-        reading.tiers.append({"kind": "pool", "capacity": size * reading.world, "preset": "hicache-l3"})
-        asked.parsed.note("hicache-storage-backend", "modelled", "tiers.1: preset hicache-l3")
+        pool = {"kind": "pool", "capacity": size * reading.world, "preset": "hicache-l3", "shared": True}
+        reading.tiers.append(pool)
+        asked.parsed.note("hicache-storage-backend", "modelled", "tiers.1: preset hicache-l3, shared")
     else:
         asked.parsed.note("hicache-storage-backend", "not modelled", "its size is not in the launch line")
 

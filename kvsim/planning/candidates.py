@@ -46,7 +46,16 @@ def candidate(base: Scenario, parts: dict[str, Any], engine: dict[str, Any]) -> 
 
     A pool or a calibration that was logged on one configuration holds for that one alone: any other falls back to
     the prediction.
+
+    Raises
+    ------
+    ScenarioError
+        A scenario whose replicas prefill and decode apart, or differ: a fleet is so many of one configuration.
     """
+    if len(base.groups) > 1:
+        problem = Problem(base.origin, "replicas", f"{len(base.groups)} groups",
+                          "a number of replicas that are alike; plan.hardware names kinds to choose from")
+        raise ScenarioError("a plan of replicas that differ is not supported", [problem])
     if base.disaggregation is not None:
         problem = Problem(base.origin, "disaggregation", "it in a search over hardware, demand or price",
                           "none; 'kvsim plan' without --fleet, --seats and --max-price divides its replicas")

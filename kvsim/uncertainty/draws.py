@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -113,17 +113,29 @@ def put(part: Any, path: Path, value: float) -> Any:
     return tuple(items)
 
 
-def ranged_figures(resolved: Resolved, store: ProfileStore) -> tuple[Ranged, ...]:
+def ranged_figures(resolved: Resolved, store: ProfileStore, others: Sequence[Resolved] = ()) -> tuple[Ranged, ...]:
     """Figures whose range moves the scenario's speed, memory or bill, the strongest first.
+
+    Parameters
+    ----------
+    resolved : Resolved
+        The scenario, or its first group of replicas.
+    store : ProfileStore
+        Where profiles come from.
+    others : sequence of Resolved
+        Further groups of replicas. A figure that several groups use is one figure.
 
     Notes
     -----
     Each is set to both ends of its range by itself; its effect is the largest relative change of a prefill step, a
-    decode step, the blocks of the pool and the hourly bill. An end at which the model does not fit counts as the
-    largest.
+    decode step, the blocks of the pool and the hourly bill of any group. An end at which the model does not fit counts
+    as the largest.
     """
-    nominal = _probes(resolved.scenario, store)
-    scored = [(_effect(r, nominal, resolved.scenario, store), r) for r in _all_ranged(resolved, store)]
+    groups = (resolved, *others)
+    scenarios = [group.scenario for group in groups]
+    nominal = _probes(scenarios, store)
+    ranged = {r.key: r for group in groups for r in _all_ranged(group, store)}
+    scored = [(_effect(r, nominal, scenarios, store), r) for r in ranged.values()]
     strong = sorted((s for s in scored if s[0] > LEAST_EFFECT), key=lambda s: (-s[0], s[1].name))
     return tuple(r for _, r in strong[:MOST_FIGURES])
 
@@ -149,7 +161,12 @@ def engine_profiles(name: str, store: ProfileStore) -> list[str]:
     return [profile.name, *(engine_profiles(profile.base, store) if profile.base else [])]
 
 
-def _probes(scenario: Scenario, store: ProfileStore) -> tuple[float, ...]:
+def _probes(scenarios: Sequence[Scenario], store: ProfileStore) -> tuple[float, ...]:
+    """What figures change in each of some scenarios."""
+    return tuple(probe for scenario in scenarios for probe in _probes_of(scenario, store))
+
+
+def _probes_of(scenario: Scenario, store: ProfileStore) -> tuple[float, ...]:
     """Prefill step, decode step, blocks, $ per hour."""
     resolved = resolve(scenario, store)
     model = step_time_of(resolved)
@@ -159,9 +176,9 @@ def _probes(scenario: Scenario, store: ProfileStore) -> tuple[float, ...]:
             float(resolved.capacity.num_blocks), hourly_bill(resolved, store).usd_per_hour)
 
 
-def _effect(figure: Ranged, nominal: tuple[float, ...], scenario: Scenario, store: ProfileStore) -> float:
+def _effect(figure: Ranged, nominal: tuple[float, ...], scenarios: Sequence[Scenario], store: ProfileStore) -> float:
     try:
-        ends = [_probes(scenario, DrawnStore(store, {figure.key: v})) for v in (figure.low, figure.high)]
+        ends = [_probes(scenarios, DrawnStore(store, {figure.key: v})) for v in (figure.low, figure.high)]
     except InfeasibleError:
         return math.inf
     return max(abs(e / n - 1.0) for end in ends for e, n in zip(end, nominal, strict=True) if n)

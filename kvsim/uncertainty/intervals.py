@@ -12,8 +12,8 @@ import numpy as np
 from kvsim.errors import InfeasibleError
 from kvsim.profiles.store import ProfileStore, default_store
 from kvsim.report.report import Report, plain
-from kvsim.resolve import resolve
-from kvsim.scenario import Scenario, require_alike
+from kvsim.resolve import resolve_groups
+from kvsim.scenario import Scenario
 from kvsim.simulation import simulate
 from kvsim.uncertainty.draws import DrawnStore, Ranged, Values, drawn_value, latin_hypercube, ranged_figures
 
@@ -99,12 +99,11 @@ def uncertainty(scenario: Scenario, samples: int, progress: Callable[[float], No
     -----
     All draws and swings see the same traffic (the scenario's seed), so that what differs is the figures alone; the
     chance of the traffic is a second interval, over `NOISE_SEEDS` seeds at nominal figures. Figures are drawn as if
-    they knew nothing of each other. Errors of the model's form are in neither. Draws in which the model does not fit
-    have no result and are left out.
+    they knew nothing of each other; a figure that several groups of replicas use is one draw. Errors of the model's
+    form are in neither. Draws in which the model does not fit have no result and are left out.
     """
-    require_alike(scenario, "the uncertainty")
-    store, resolved = default_store(), resolve(scenario)
-    moving = ranged_figures(resolved, store)
+    store, (first, *others) = default_store(), resolve_groups(scenario)
+    moving = ranged_figures(first, store, others)
     runs: list[Values] = [{r.key: drawn_value(r, float(u)) for r, u in zip(moving, point, strict=True)}
                           for point in latin_hypercube(samples, len(moving), scenario.seed)]
     runs += [{r.key: v} for r in moving for v in (r.low, r.high)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kvsim.errors import InfeasibleError
 from kvsim.profiles.store import default_store
-from kvsim.resolve import resolve
-from kvsim.scenario import Scenario, require_alike
+from kvsim.resolve import resolve_groups
+from kvsim.scenario import ReplicaGroup, Scenario, Tier
 from kvsim.simulation import simulate
 from kvsim.uncertainty.draws import DrawnStore, Key, Values, engine_profiles, figures
 from kvsim.uncertainty.intervals import DECIDING, METRICS
@@ -44,8 +46,6 @@ def decision_flips(first: Scenario, second: Scenario | None = None) -> tuple[Str
     lower (pool and tiers shrunk until it is, by bisection).
     """
     sides = (first, *([second] if second else []))
-    for side in sides:
-        require_alike(side, "the stress")
     found = {"as it is": [_usd(s) for s in sides],
              f"engine {FASTER:g}x faster": [_fast_usd(s) for s in sides],
              f"rent +{100 * (DEARER_RENT - 1):.0f} %": [_dear_usd(s) for s in sides],
@@ -66,27 +66,48 @@ def _usd(scenario: Scenario, values: Values | None = None) -> float:
 
 def _dear_usd(scenario: Scenario) -> float:
     """With GPUs that cost 40 % more an hour, rented or owned."""
-    store, price = default_store(), scenario.prices.compute
-    profile = store.get("price", price)
-    parts = ("capex_per_gpu", "usd_per_gpu_hour")
-    stated = scenario.prices.usd_per_gpu_hour
-    if stated:
-        dear = scenario.prices.model_copy(update={
-            "usd_per_gpu_hour": {gpu: DEARER_RENT * usd for gpu, usd in stated.items()}})
-        scenario = scenario.model_copy(update={"prices": dear})
-    return _usd(scenario, {("price", profile.name, path): DEARER_RENT * figure.value
-                           for path, figure in figures(profile) if any(p in path for p in parts)})
+    store, values = default_store(), dict[Key, float]()
+    for part in _parts(scenario):
+        profile = store.get("price", part.prices.compute)
+        values |= {("price", profile.name, path): DEARER_RENT * figure.value for path, figure in figures(profile)
+                   if "capex_per_gpu" in path or "usd_per_gpu_hour" in path}
+    own = [{**group.prices, **_dear(part.prices.usd_per_gpu_hour)}
+           for group, part in zip(scenario.groups, _parts(scenario), strict=True)]
+    prices = scenario.prices.model_copy(update=_dear(scenario.prices.usd_per_gpu_hour))
+    dear = scenario.model_copy(update={"prices": prices})
+    return _usd(_with_groups(dear, [{"prices": group} for group in own]), values)
+
+
+def _dear(stated: Mapping[str, float] | None) -> dict[str, dict[str, float]]:
+    """Stated rents by GPU, 40 % higher; nothing where none are."""
+    return {"usd_per_gpu_hour": {gpu: DEARER_RENT * usd for gpu, usd in stated.items()}} if stated else {}
+
+
+def _parts(scenario: Scenario) -> list[Scenario]:
+    """Every group of replicas as a scenario of its own."""
+    return [scenario.group(i) for i in range(len(scenario.groups))]
+
+
+def _with_groups(scenario: Scenario, changes: Sequence[Mapping[str, Any]]) -> Scenario:
+    """The scenario with fields of its groups of replicas changed; the same where all replicas are alike."""
+    if isinstance(scenario.replicas, int):
+        return scenario
+    groups: tuple[ReplicaGroup, ...] = tuple(
+        group.model_copy(update=change) for group, change in zip(scenario.replicas, changes, strict=True))
+    return scenario.model_copy(update={"replicas": groups})
 
 
 def _fast_usd(scenario: Scenario) -> float:
     """On an engine that is twice as fast."""
     store = default_store()
-    gpu = store.get("gpu", scenario.hardware.gpu)
-    values: dict[Key, float] = {("gpu", gpu.name, path): FASTER * figure.value for path, figure in figures(gpu)
-                                if path[0] in ("flops", "hbm_bandwidth", "scale_up") and path[-1] != "domain"}
-    for name in engine_profiles(scenario.engine.profile, store):
-        values |= {("engine", name, path): figure.value / FASTER
-                   for path, figure in figures(store.get("engine", name)) if UNITS[figure.unit][0] == "s"}
+    values: dict[Key, float] = {}
+    for part in _parts(scenario):
+        gpu = store.get("gpu", part.hardware.gpu)
+        values |= {("gpu", gpu.name, path): FASTER * figure.value for path, figure in figures(gpu)
+                   if path[0] in ("flops", "hbm_bandwidth", "scale_up") and path[-1] != "domain"}
+        for name in engine_profiles(part.engine.profile, store):
+            values |= {("engine", name, path): figure.value / FASTER
+                       for path, figure in figures(store.get("engine", name)) if UNITS[figure.unit][0] == "s"}
     return _usd(scenario, values)
 
 
@@ -110,10 +131,18 @@ def _cold_usd(scenario: Scenario) -> float:
 
 def _shrunk(scenario: Scenario, share: float) -> Scenario:
     """The scenario with a share of its pool and of its tiers."""
-    blocks = max(2, round(resolve(scenario).capacity.num_blocks * share))
-    engine = scenario.engine.model_copy(update={"num_blocks": blocks, "kv_bytes_per_gpu": None})
-    tiers = tuple(t.model_copy(update={"capacity": t.capacity * share}) for t in scenario.tiers)
-    return scenario.model_copy(update={"engine": engine, "tiers": tiers})
+    pools = [{"num_blocks": max(2, round(found.capacity.num_blocks * share)), "kv_bytes_per_gpu": None}
+             for found in resolve_groups(scenario)]
+    changes = [{"engine": {**group.engine, **pool}, "tiers": _smaller(part.tiers, share)}
+               for group, part, pool in zip(scenario.groups, _parts(scenario), pools, strict=True)]
+    engine = scenario.engine.model_copy(update=pools[0])
+    small = scenario.model_copy(update={"engine": engine, "tiers": _smaller(scenario.tiers, share)})
+    return _with_groups(small, changes)
+
+
+def _smaller(tiers: Sequence[Tier], share: float) -> tuple[Tier, ...]:
+    """Tiers with a share of their capacity."""
+    return tuple(tier.model_copy(update={"capacity": tier.capacity * share}) for tier in tiers)
 
 
 def flips_text(stresses: tuple[Stress, ...]) -> str:

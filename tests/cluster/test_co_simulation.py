@@ -59,6 +59,8 @@ def test_one_replica_with_tiers_is_the_fast_engine(kind: str) -> None:
     (341, "eager"),  # somebody is preempted in a step that computes nothing, and a request comes later
     (1352, "priority tiers"),  # all wait for a store, and a request comes that is refused
     (660, "full"),  # a request waits for one that ends during a step and for one that is refused in it
+    (2400, "priority tiers"),  # the time is up while the last request waits for its load: no pause to cut short
+    (1985, "nocache"),  # the warm-up ends with a request that is refused
     (578, "priority"),  # the end of the warm-up sets an end of the run that comes before the replica's next look
 ])
 def test_one_replica_is_the_engine_in_rare_cases(seed: int, kind: str, fidelity: Fidelity) -> None:

@@ -23,11 +23,15 @@ from kvsim.engine import core
 from kvsim.engine.types import EngineConfig
 from kvsim.errors import InfeasibleError, KvsimError, ScenarioError
 from kvsim.interop.exporting import export_command
+from kvsim.planning import PlanOptions, plan
+from kvsim.planning.changes import next_dollar
+from kvsim.profiles.store import default_store
 from kvsim.report.report import Report
+from kvsim.resolve import resolve_groups
 from kvsim.scenario import Scenario, load_scenario
 from kvsim.simulation import simulate
 from kvsim.steptime.base import LinearStepTime
-from kvsim.uncertainty import decision_flips, uncertainty
+from kvsim.uncertainty import decision_flips, ranged_figures, uncertainty
 from kvsim.workload.requests import Row, Workload, requests_from_rows
 from tests.cluster.helpers import CONFIG, ENDED, ROUTERS, STEP, alone, chats, check_conserved
 from tests.cluster.test_scenarios import CHAT
@@ -220,10 +224,42 @@ def test_another_gpu_does_not_stand_in_the_node_of_the_first() -> None:
     assert [scenario.group(i).hardware.node for i in (0, 1)] == [None, "dgx-h200"]
 
 
+SOLD: dict[str, Any] = {
+    **PHYSICS, "engine": {**PHYSICS["engine"], "num_blocks": 700}, "workload": {**CHAT["workload"], "duration_s": 30},
+    "prices": {"compute": "rental-2026-09", "api": "groq-llama-3.3-70b"}}
+
+
+@pytest.mark.parametrize("prices", [{}, {"usd_per_gpu_hour": {"h200-sxm": 3.0}}])
+def test_doubts_of_equal_groups_are_those_of_one_group(prices: dict[str, Any]) -> None:
+    sold = {**SOLD, "prices": {**SOLD["prices"], **prices}}
+    one, two = (Scenario.from_dict({**sold, "replicas": replicas}) for replicas in (3, [{"count": 1}, {"count": 2}]))
+    assert decision_flips(two) == decision_flips(one)
+    if not prices:
+        assert uncertainty(two, 2).to_dict() == uncertainty(one, 2).to_dict()
+
+
+def test_figures_of_every_group_are_drawn() -> None:
+    store, (first, *others) = default_store(), resolve_groups(load_scenario("cluster-k3-mixed"))
+    both, one, other = ({figure.name for figure in ranged_figures(group, store, more)}
+                        for group, more in ((first, others), (first, ()), (others[0], ())))
+    assert (both & other) - one  # the MI355X's speeds have the widest ranges
+
+
+def test_stresses_reach_every_group() -> None:
+    scenario = Scenario.from_dict({**SOLD, "replicas": [{}, {"hardware": {"gpu": "b200"}}]})
+    stresses = {stress.what: stress.first_usd for stress in decision_flips(scenario)}
+    cost = simulate(scenario).cost
+    num_nodes = (cost.revenue_usd_per_hour.ideal_hits - cost.usd_per_hour) / cost.contribution_usd_per_node_hour
+    assert stresses["rent +40 %"] == pytest.approx(stresses["as it is"] - 0.4 * cost.usd_per_hour / num_nodes)
+    assert stresses["hit rate -10 points"] != stresses["as it is"]
+
+
 def test_what_knows_one_kind_of_replica_only_says_so() -> None:
-    scenario = load_scenario("cluster-k3-mixed")
-    for ask in (lambda: uncertainty(scenario, 2), lambda: decision_flips(scenario), lambda: export_command(scenario)):
-        with pytest.raises(ScenarioError, match="replicas: got 2 groups; accepted: a number of replicas"):
+    with pytest.raises(ScenarioError, match="replicas: got 2 groups; accepted: a number of replicas"):
+        export_command(load_scenario("cluster-k3-mixed"))
+    scenario = load_scenario("cluster-k3-mixed", ["plan={live_sessions: 8}"])
+    for ask in (lambda: plan(scenario), lambda: next_dollar(scenario, 2, PlanOptions())):
+        with pytest.raises(ScenarioError, match=r"got 2 groups; accepted: a number of replicas that are alike; plan\."):
             ask()
 
 

@@ -120,6 +120,36 @@ def test_tiers_sized_in_the_environment() -> None:
     assert [(t.kind, t.capacity) for t in found.tiers] == [("dram", 480 * GIB), ("pool", 32 * GIB)]
 
 
+LMCACHE = "--kv-transfer-config '{\"kv_connector\":\"LMCacheConnectorV1\",\"kv_role\":\"kv_both\"}'"
+MOONCAKE = "--kv-transfer-config '{\"kv_connector\":\"MooncakeStoreConnector\",\"kv_role\":\"kv_both\"}'"
+SEGMENT = "LMCACHE_EXTRA_CONFIG='{\"global_segment_size\": 3355443200}'"
+
+
+@pytest.mark.parametrize(("env", "flags", "tiers"), [
+    ("MOONCAKE_GLOBAL_SEGMENT_SIZE=80GB", MOONCAKE, [("pool", 8 * 80 * GIB, True)]),
+    ("LMCACHE_MAX_LOCAL_CPU_SIZE=60", LMCACHE, [("dram", 480 * GIB, False)]),
+    ("LMCACHE_MAX_LOCAL_CPU_SIZE=60 LMCACHE_ENABLE_P2P=True", LMCACHE, [("dram", 480 * GIB, True)]),
+    (f"LMCACHE_LOCAL_CPU=False LMCACHE_REMOTE_URL=mooncakestore://10.0.0.1:50051/ {SEGMENT}", LMCACHE,
+     [("pool", 8 * 3_355_443_200, True)]),
+    (f"LMCACHE_ENABLE_P2P=1 LMCACHE_REMOTE_URL=mooncakestore://10.0.0.1:50051/ {SEGMENT}", LMCACHE,
+     [("dram", 40 * GIB, False), ("pool", 8 * 3_355_443_200, True)]),
+    ("LMCACHE_REMOTE_URL=lm://10.0.0.1:65432", LMCACHE, [("dram", 40 * GIB, False)]),
+    ("LMCACHE_REMOTE_URL=mooncakestore://10.0.0.1:50051/ LMCACHE_EXTRA_CONFIG=none", LMCACHE,
+     [("dram", 40 * GIB, False)]),
+    ("LMCACHE_LOCAL_CPU=false", LMCACHE, []), ("", LMCACHE.replace("LMCacheConnectorV1", "LMCacheMPConnector"), [])])
+def test_stores_that_engines_share(env: str, flags: str, tiers: list[Any]) -> None:
+    found = import_command(f"{env} vllm serve moonshotai/Kimi-K3 -tp 8 {flags}", ImportOptions(gpu="b300"))
+    assert [(t.kind, t.capacity, t.shared) for t in found.scenario.tiers] == tiers
+
+
+def test_a_store_without_a_size_is_said() -> None:
+    env = "LMCACHE_REMOTE_URL=lm://10.0.0.1:65432 LMCACHE_CONFIG_FILE=lmcache.yaml"
+    found = import_command(f"{env} vllm serve moonshotai/Kimi-K3 -tp 8 {LMCACHE}", ImportOptions(gpu="b300"))
+    said = {note.flag: note.text for note in found.of("not modelled")}
+    assert "preset: lmcache, shared: true}" in said["--kv-transfer-config"]
+    assert said.keys() >= {"LMCACHE_REMOTE_URL", "LMCACHE_CONFIG_FILE"}
+
+
 def test_the_simple_connector_is_chosen_by_the_environment() -> None:
     line = "VLLM_USE_SIMPLE_KV_OFFLOAD=1 vllm serve moonshotai/Kimi-K3 -tp 8 --kv-offloading-size 10"
     assert import_command(line, ImportOptions(gpu="b300")).scenario.tiers[0].preset == "vllm-simple-eager"

@@ -55,7 +55,7 @@ def test_a_mooncake_store_below_hicache() -> None:
             "--tp 8 --enable-hierarchical-cache --hicache-size 64 --hicache-storage-backend mooncake")
     dram, pool = import_command(line, ImportOptions(gpu="b200")).scenario.tiers
     assert (dram.kind, dram.preset, dram.capacity) == ("dram", "hicache", 8 * 64 * GIB)
-    assert (pool.kind, pool.preset) == ("pool", "hicache-l3")
+    assert (pool.kind, pool.preset, pool.shared) == ("pool", "hicache-l3", True)
     assert pool.capacity in (8 * 100 * GIB, 8 * 100e9)
 
 
@@ -104,10 +104,19 @@ def test_lmcache_comes_back() -> None:
     ({"kind": "dram", "capacity": "1 TB"}, "sglang", "only host memory with preset hicache"),
     ({"kind": "pool", "capacity": "1 TB"}, "vllm", "only Mooncake's store is written as a pool"),
     ({"kind": "nvme", "capacity": "1 TB"}, "vllm", "no size of their own in a launch line"),
+    ({"kind": "dram", "capacity": "1 TB", "shared": True}, "vllm", "only Mooncake's store is shared by a flag"),
 ])
 def test_tiers_that_no_launch_line_says(tier: dict[str, Any], engine: str, said: str) -> None:
     notes = {note.flag: note.text for note in export_command(serving(tiers=[tier]), engine).notes}
     assert said in notes["tiers.0"]
+
+
+def test_a_shared_store_comes_back_shared() -> None:
+    pool = {"kind": "pool", "capacity": "1 TB", "preset": "mooncake-store"}
+    shared = export_command(serving(tiers=[{**pool, "shared": True}]), "vllm")
+    assert import_command(shared.command, ImportOptions(gpu="b300")).scenario.tiers[0].shared
+    private = export_command(serving(tiers=[pool], replicas=2), "vllm")
+    assert "cache_prefix of its own" in {note.flag: note.text for note in private.notes}["tiers.0.shared"]
 
 
 @pytest.mark.parametrize(("engine", "field", "said"), [

@@ -45,11 +45,13 @@ class BlockContents:
         Ids of one `scope` mean the same content.
         """
         pieces: Pieces = []
-        left, before, again = tokens, None, 0
+        left, before, again, block_tokens = tokens, None, 0, self.block_tokens
         for start, count in runs:
             again = again + 1 if start == before else 0
             before = start
-            length = min(count * self.block_tokens, left)
+            length = count * block_tokens
+            if length > left:
+                length = left
             if length:
                 pieces.append((self._content(scope, start, again), length))
             left -= length
