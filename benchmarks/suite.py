@@ -135,10 +135,10 @@ def _prefix_index(_: object) -> Counters:
     index, end = RunIndex(pool), 25_000
     for turn in range(10_000):
         found, length = index.leading([(0, end + 1)], end)
-        held = index.hold(found)
+        index.hold(found)
         pool.take(end - length + 1)
-        index.add(held, 0, length, end + 1)
-        index.release(held)
+        index.add(found, 0, length, end + 1)
+        index.release(found)
         end = 25_000 + turn % 100
     return {"touched_runs": pool.num_touched, "evicted_blocks": pool.num_evicted}
 

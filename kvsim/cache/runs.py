@@ -57,8 +57,6 @@ class FreePool:
     ----------
     num_free, num_nameless : int
         Free blocks, and those of them that hold nothing findable.
-    num_evicted : int
-        Findable blocks eaten so far.
     num_owed : int
         Blocks that were handed out, but not yet eaten from the runs: whoever looks at what is cached calls `pay` first.
     num_touched : int
@@ -74,7 +72,7 @@ class FreePool:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = self.num_free = self.num_nameless = num_blocks
-        self.num_evicted = self.num_owed = self.num_touched = 0
+        self.num_owed = self.num_touched = self._num_paid = 0
         self._ends = Run(None, -1, 0, 0, 0)
 
     @property
@@ -82,17 +80,21 @@ class FreePool:
         """Blocks that are free and can still be found."""
         return self.num_free - self.num_nameless
 
+    @property
+    def num_evicted(self) -> int:
+        """Findable blocks handed out so far."""
+        return self._num_paid + self.num_owed
+
     def take(self, count: int) -> None:
         """Hand out `count` blocks from the head of the queue."""
-        self.num_free -= count
+        self.num_free = num_free = self.num_free - count
         left = self.num_nameless - count
         if left >= 0:
             self.num_nameless = left
             return
-        if self.num_free < 0:
-            raise SimulationError(f"block pool: {-self.num_free} more blocks taken than there are")
+        if num_free < 0:
+            raise SimulationError(f"block pool: {-num_free} more blocks taken than there are")
         self.num_nameless = 0
-        self.num_evicted -= left
         self.num_owed -= left
 
     def pay(self) -> None:
@@ -102,6 +104,7 @@ class FreePool:
         calls of `take`.
         """
         ends, left, self.num_owed = self._ends, -self.num_owed, 0
+        self._num_paid -= left
         while left < 0:
             run = ends.after
             self.num_touched += 1
@@ -131,10 +134,46 @@ class FreePool:
         run.before, run.after = last, self._ends
         last.after = self._ends.before = run
 
+    def release_blocks(self, runs: list[Run]) -> None:
+        """Refer once less to runs of one block; those that become free queue up in the given order."""
+        ends, freed = self._ends, 0
+        last = ends.before
+        for run in runs:
+            run.refs = refs = run.refs - 1
+            if not refs:
+                run.before = last
+                last.after = last = run
+                freed += 1
+        last.after = ends
+        ends.before = last
+        self.num_free += freed
+
+    def hold_blocks(self, runs: list[Run]) -> None:
+        """Refer once more to runs of one block."""
+        for run in runs:
+            if not run.refs:
+                self.num_free -= 1
+                run.before.after = run.after
+                run.after.before = run.before
+            run.refs += 1
+
+    def drop(self, count: int) -> None:
+        """Queue `count` blocks that nobody will ever ask for again, as one run with such ones before them."""
+        last = self._ends.before
+        if last.layer == LOOSE:
+            self.num_free += count
+            last.hi += count
+        else:
+            run = Run(None, -1, 0, count, 0)
+            run.layer = LOOSE
+            self.num_touched += 1
+            self.push(run)
+
     def pull(self, run: Run) -> None:
         """Take a run out of the queue because somebody refers to it again."""
         self.num_free -= run.hi - run.lo
-        unlink(run)
+        run.before.after = after = run.after
+        after.before = run.before
 
     def check(self, num_used: int | None = None) -> None:
         """Raise `SimulationError` unless all blocks are used or free; `num_used` is a count made elsewhere."""
@@ -178,40 +217,37 @@ class RunIndex:
     def leading(self, path: Path, limit: int) -> tuple[Held, int]:
         """Runs of the longest cached prefix of a path, at most `limit` blocks, and its length [blocks]."""
         found: Held = []
-        at, primary = 0, self._primary
+        at, primary, pool = 0, self._primary, self.pool
+        if pool.num_owed and path and path[0][0] in primary:
+            pool.pay()
         for chain, end in path:
             runs = primary.get(chain)
             if runs is None or at >= limit:
                 break
-            if self.pool.num_owed:
-                self.pool.pay()
-                runs = primary.get(chain, ())
             if end > limit:
                 end = limit
             for run in runs:
                 if run.lo != at:
                     break
-                at = run.hi if run.hi < end else end
-                found.append((run, at))
-                if at == end:
+                at = run.hi
+                if at >= end:
+                    at = end
+                    found.append((run, end))
                     break
+                found.append((run, at))
             if at < end:
                 break
-        if found:
-            self.pool.num_touched += len(found)
+        pool.num_touched += len(found)
         return found, at
 
-    def hold(self, found: Held) -> Held:
+    def hold(self, found: Held) -> None:
         """Refer to the runs of a lookup, splitting the last one where the hit ends."""
-        held: Held = []
         for run, end in found:
             if end < run.hi:
                 self._split(run, end)
             if not run.refs:
                 self.pool.pull(run)
             run.refs += 1
-            held.append((run, end))
-        return held
 
     def add(self, held: Held, chain: int, lo: int, hi: int) -> None:
         """Make new blocks, referred to by one request, findable; append them to what it holds."""
@@ -236,13 +272,6 @@ class RunIndex:
         run.layer = LOOSE
         held.append((run, hi))
 
-    def drop(self, chain: int, lo: int, hi: int) -> None:
-        """Queue blocks that nobody refers to, and that nobody will ever ask for again."""
-        run = Run(self, chain, lo, hi, 0)
-        run.layer = LOOSE
-        self.pool.num_touched += 1
-        self.pool.push(run)
-
     def knows(self, chain: int) -> bool:
         """Whether any block of a chain can be found."""
         if self.pool.num_owed and chain in self._primary:
@@ -257,18 +286,26 @@ class RunIndex:
             pool.pay()
         pool.num_touched += len(held)
         for run, end in reversed(held):
-            for part in reversed(parts(run, end)) if run.hi < end else (run,):
-                part.refs -= 1
-                if part.refs:
-                    continue
-                if (queued is not None and queued.lo == part.hi and queued.chain == part.chain
-                        and queued.layer == part.layer == PRIMARY):
-                    queued.lo = part.lo
-                    pool.num_free += part.hi - part.lo
-                    self._forget(part)
-                else:
-                    pool.push(part)
-                    queued = part
+            if run.hi < end:
+                for part in reversed(parts(run, end)):
+                    part.refs -= 1
+                    if not part.refs:
+                        queued = self._queue(part, queued)
+            else:
+                run.refs = refs = run.refs - 1
+                if not refs:
+                    queued = self._queue(run, queued)
+
+    def _queue(self, run: Run, queued: Run | None) -> Run:
+        """Queue a run that nobody refers to any more, as one with the blocks behind it that were queued just before."""
+        if (queued is not None and queued.lo == run.hi and queued.chain == run.chain
+                and queued.layer == run.layer == PRIMARY):
+            queued.lo = run.lo
+            self.pool.num_free += run.hi - run.lo
+            self._forget(run)
+            return queued
+        self.pool.push(run)
+        return run
 
     def evict(self, run: Run, new_hi: int) -> None:
         """Forget the blocks of a run from `new_hi` on; a younger copy takes their place."""
@@ -417,20 +454,6 @@ class CheckpointIndex:
             blocks.append(run)
             made.append(run)
         return made
-
-    def hold(self, found: list[Run]) -> None:
-        """Refer to the blocks of a checkpoint."""
-        for run in found:
-            if not run.refs:
-                self.pool.pull(run)
-            run.refs += 1
-
-    def release_all(self, blocks: list[Run]) -> None:
-        """Refer once less to blocks; those that become free queue up in the given order."""
-        for run in blocks:
-            run.refs -= 1
-            if not run.refs:
-                self.pool.push(run)
 
     def evict(self, run: Run, new_hi: int) -> None:
         """Forget one block of a checkpoint."""

@@ -88,7 +88,7 @@ class TieredRank(RankCore, TieredCore):
         self._notice_time()
         if self.tiers.is_shared:
             self.blocked = False
-        return bool(self.running or self.queue or self.loading.items)
+        return bool(self.running or self.queue or self.loading)
 
     def due_s(self) -> float:
         """When loads that come layer by layer in the step are over [s]; it ends no sooner."""

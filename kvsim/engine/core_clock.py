@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from kvsim.steptime.base import Piece, StepBatch, StepTimeModel
+from kvsim.steptime.base import Direct, Piece, StepBatch, StepTimeModel, Sums
 
-FEW_STEPS = 40
+FEW_STEPS = 56
 """Up to so many steps a plain loop is faster than arrays."""
 
 MANY_STEPS = 1 << 15
@@ -59,24 +59,30 @@ class Clock:
         self._model = model
         self._pieces: dict[int, tuple[Piece, ...]] = {}
         self._largest: dict[int, Largest] = {}
-        self._mixed_pieces: dict[tuple[int, int, int, int, int], tuple[Piece, ...]] = {}
+        self._mixed_pieces: dict[Sums, tuple[Piece, ...]] = {}
+        self._prefill_s = model.prefill_seconds() if isinstance(model, Direct) else self._seconds
 
-    def step(self, key: tuple[int, int, int, int, int], context_tokens: int) -> None:
-        """One step of the batch with the sums `key` (the fields of `StepBatch`)."""
-        pieces = self._mixed_pieces.get(key)
+    def step(self, sums: Sums, context_tokens: int) -> None:
+        """One step of the batch with the sums `sums`."""
+        duration_s = (self._prefill_s if sums[0] else self._seconds)(sums, context_tokens)
+        self.before_s = now_s = self.now_s
+        self.now_s = now_s + duration_s
+        self.busy_s += duration_s
+        self.last_s = duration_s
+
+    def _seconds(self, sums: Sums, context_tokens: int) -> float:
+        """Duration [s] of a step, the largest of its pieces."""
+        pieces = self._mixed_pieces.get(sums)
         if pieces is None:
             if len(self._mixed_pieces) >= MEMO_SIZE:
                 self._mixed_pieces.clear()
-            pieces = self._mixed_pieces[key] = self._model.pieces(StepBatch(*key))
+            pieces = self._mixed_pieces[sums] = self._model.pieces(StepBatch(*sums))
         duration_s = 0.0
         for a, b in pieces:
             piece_s = a + b * context_tokens
             if piece_s > duration_s:
                 duration_s = piece_s
-        self.before_s = self.now_s
-        self.now_s += duration_s
-        self.busy_s += duration_s
-        self.last_s = duration_s
+        return duration_s
 
     def decode(self, steps: int, num_seqs: int, context_tokens: int, bound_s: float) -> int:
         """Up to `steps` steps of a batch that only decodes, no further than the first that ends at or after a bound.
@@ -113,13 +119,19 @@ class Clock:
         if steps > FEW_STEPS:
             return self._decode_many(min(steps, MANY_STEPS), num_seqs, context_tokens, bound_s, (a, b))
         before_s = start_s = now_s = self.now_s
-        for made in range(1, steps + 1):
+        if bound_s == math.inf:
+            last_tokens = context_tokens + (steps - 1) * num_seqs
+            for tokens in range(context_tokens, last_tokens, num_seqs):
+                now_s += a + b * tokens
             before_s = now_s
-            now_s += a + b * context_tokens
-            if now_s >= bound_s:
-                steps = made
-                break
-            context_tokens += num_seqs
+            now_s += a + b * last_tokens
+        else:
+            for made, tokens in enumerate(range(context_tokens, context_tokens + steps * num_seqs, num_seqs), 1):
+                before_s = now_s
+                now_s += a + b * tokens
+                if now_s >= bound_s:
+                    steps = made
+                    break
         self.before_s, self.now_s = before_s, now_s
         self.last_s = now_s - start_s
         self.busy_s += self.last_s

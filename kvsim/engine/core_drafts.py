@@ -6,6 +6,7 @@ whole numbers, so that jumps stay closed and the clock adds the very sums of the
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from bisect import bisect_left, insort
 from heapq import heappush
@@ -20,7 +21,7 @@ from kvsim.engine.core_loop import Core
 from kvsim.engine.core_records import Share
 from kvsim.engine.core_sequence import Hit, Sequence, SequenceCache, StepCount, clipped
 from kvsim.engine.pace import Drafting
-from kvsim.engine.types import EngineConfig, Progress
+from kvsim.engine.types import EngineConfig, Progress, RunTotals
 from kvsim.steptime.base import Piece, StepTimeModel
 from kvsim.workload.requests import Workload
 
@@ -332,13 +333,17 @@ class DraftedCache(SequenceCache):
 
 
 class DraftedCore(Core):
-    """One replica whose decoding sequences bring drafts; tiers and other policies than LRU are not for it."""
+    """One replica whose decoding sequences bring drafts; tiers and other policies than LRU are not for it.
+
+    ``surplus_tokens`` is what decoding sequences got beyond one token a step.
+    """
 
     def __init__(self, workload: Workload, config: EngineConfig, step_time: StepTimeModel,
                  progress: Progress | None, share: Share | None = None) -> None:
         super().__init__(workload, config, step_time, progress, share)
         assert config.drafting is not None
         self.drafting = drafting = config.drafting
+        self.surplus_tokens = 0
         self.count = self.drafted = DraftedCount(drafting)
         self.clock = DraftedClock(step_time, self.drafted)
         self.cache = self.slots = DraftedCache(config, self.trie, self.drafted)
@@ -397,7 +402,7 @@ class DraftedCore(Core):
         """Advance the clock by the step, from its sums."""
         super()._pass_time(step)
         more = self.drafting.given(step) - self.drafting.given(step - 1) - 1
-        self.decode_tokens += more * (self.decoders.num - len(self.starved))
+        self.surplus_tokens += more * (self.decoders.num - len(self.starved))
 
     def _note_jump(self, steps: int) -> None:
         """Log decode steps whose time has passed, before they are counted as done."""
@@ -407,8 +412,13 @@ class DraftedCore(Core):
         context = steps * (decoders.sum_base_tokens + num * drafting.width) + num * int(given.sum())
         self.log.note((now_s, now_s - self.token_s, self.clock.last_s, steps, num, 0, 0, 0, 0, num, context))
         self.token_s = now_s
+        self.surplus_tokens += num * (self.drafted.given_in(steps) - steps)
 
     def _finish(self, seq: Sequence) -> None:
         """The last token is out; what was accepted beyond it counts for nothing."""
-        self.decode_tokens -= self.drafted.slot_tokens(seq) - self.drafted.computed_tokens(seq)
+        self.surplus_tokens -= self.drafted.slot_tokens(seq) - self.drafted.computed_tokens(seq)
         super()._finish(seq)
+
+    def _totals(self) -> RunTotals:
+        totals = super()._totals()
+        return dataclasses.replace(totals, decode_tokens=totals.decode_tokens + self.surplus_tokens)

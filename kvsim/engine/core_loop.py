@@ -29,14 +29,11 @@ from kvsim.engine.core_records import (
 from kvsim.engine.core_sequence import LAST, Hit, Sequence, SequenceCache, StepCount
 from kvsim.engine.policies import gate_of, knows_future
 from kvsim.engine.reference import check_times, refusal_of
-from kvsim.engine.step_log import StepLog
+from kvsim.engine.step_log import MANY_ROWS, StepLog
 from kvsim.engine.types import FINISHED, REFUSED, EngineConfig, EngineRun, Progress, RunRecords, RunTotals, Timeline
 from kvsim.errors import SimulationError
 from kvsim.steptime.base import StepTimeModel
 from kvsim.workload.requests import Requests, Workload
-
-NO_RANK: Rank = (0, 0.0, "", 0)
-"""What a queue in order of arrival is told instead of a rank."""
 
 NEARLY_ONE = 1.0 - 1e-9
 """Less than what rounding can take from a sum of many steps."""
@@ -49,13 +46,13 @@ class Core:
     """
 
     __slots__ = ("arrivals", "blocked", "cache", "chunk_steps", "chunks", "clock", "columns", "config", "count",
-                 "decode_tokens", "decoders", "dropped_blocks", "fresh", "full_seqs", "held_s", "hit_tokens",
+                 "decoders", "dropped_blocks", "fresh", "full_seqs", "held_s", "hit_tokens",
                  "is_fcfs", "is_fed", "is_listed", "jumps", "late", "log", "made", "may_refuse", "most_seqs",
                  "names_decode_states", "need_blocks", "need_room_tokens", "next_order", "num_preemptions",
-                 "output_tokens", "overdue", "paused", "planned_steps", "preempted", "prefill_tokens", "prefills",
+                 "output_tokens", "overdue", "paused", "planned_steps", "preempted", "prefills",
                  "priority", "progress", "prompt_tokens", "queried_tokens", "queue", "refusable", "rehit_tokens",
                  "requeried_tokens", "requests", "room_tokens", "running", "starved", "sure_s", "timeline", "token_s",
-                 "trie", "waiting", "width", "workload")
+                 "trie", "width", "workload")
 
     def __init__(self, workload: Workload, config: EngineConfig, step_time: StepTimeModel,
                  progress: Progress | None, share: Share | None = None) -> None:
@@ -77,8 +74,7 @@ class Core:
         self.refusable = set[int]() if self.is_fed else _refusable(self.requests, config)
         self.may_refuse = bool(self.refusable)
         self.sure_s = self.held_s = math.inf
-        self.waiting: Waiting = FcfsWaiting() if self.is_fcfs else PriorityWaiting()
-        self.queue = self.waiting.items
+        self.queue: Waiting = FcfsWaiting() if self.is_fcfs else PriorityWaiting(self._rank)
         self.running: dict[int, Sequence] = {}
         self.prefills: list[Sequence] = []
         self.fresh: list[Sequence] = []
@@ -95,7 +91,6 @@ class Core:
         self.token_s = 0.0
         self.overdue: dict[int, float] = {}
         self.paused: dict[int, float] = {}
-        self.prefill_tokens = self.decode_tokens = 0
         self.queried_tokens = self.hit_tokens = self.requeried_tokens = self.rehit_tokens = 0
         self.jumps = self.planned_steps = self.chunk_steps = self.num_preemptions = 0
 
@@ -166,13 +161,9 @@ class Core:
 
     def _enqueue(self, row: int) -> None:
         """A request has come and waits."""
-        if not self.is_fcfs:
+        if not self.queue or not self.is_fcfs:
             self._look_again()
-            self.waiting.add(row, self._rank(row))
-            return
-        if not self.queue:
-            self._look_again()
-        self.waiting.add(row, NO_RANK)
+        self.queue.add(row)
 
     def _look_again(self) -> None:
         """The head of the queue is another one: what it needs is not known."""
@@ -223,7 +214,6 @@ class Core:
         if not self.is_listed:
             self.cache.pool.take(decoders.num_begun(done, made))
         self.jumps += 1
-        self.decode_tokens += decoders.num * count.given_in(made)
         count.done = done + made
         self._end_step()
         return True
@@ -330,7 +320,8 @@ class Core:
         if self.decoders.first_end <= done:
             ended = self.decoders.ending(done)
             if ended:
-                self._take_arrivals(self.clock.before_s)
+                if self.arrivals.next_s() <= self.clock.before_s:
+                    self._take_arrivals(self.clock.before_s)
                 for seq in ended:
                     self._finish(seq)
                 self._note_state()
@@ -504,7 +495,7 @@ class Core:
         victim.known_tokens = victim.prompt_tokens + victim.generated_tokens
         victim.computed_tokens = 0
         self.columns.preemptions[victim.row] += 1
-        self.waiting.put_back(victim, self._rank(victim.row))
+        self.queue.put_back(victim)
 
     def _schedule_waiting(self) -> bool:
         """Admit from the head of the queue until something does not fit; nobody overtakes. Whether anybody was."""
@@ -531,18 +522,18 @@ class Core:
                 self.blocked = self.need_blocks > 0
                 break
             self.need_blocks, self.need_room_tokens = 0, 1
-            self.waiting.pop()
+            queue.pop_first()
             self._admit(seq, hit, start, tokens)
             admitted = True
         return admitted
 
     def _head(self) -> Sequence:
         """The first waiting request as a sequence."""
-        row = self.waiting.first()
-        if isinstance(row, Sequence):
-            return row
-        seq = self._sequence(row)
-        self.waiting.replace_first(seq)
+        first = self.queue.first()
+        if isinstance(first, Sequence):
+            return first
+        seq = self._sequence(first)
+        self.queue.replace_first(seq)
         return seq
 
     def _sequence(self, row: int) -> Sequence:
@@ -572,7 +563,7 @@ class Core:
     @staticmethod
     def _prefill_end(seq: Sequence) -> int:
         """Where the last chunk of a prefill ends at the latest; it is not shortened to end with a block."""
-        return max(seq.prompt_tokens, seq.known_tokens - 1)
+        return seq.prompt_tokens if seq.known_tokens <= seq.prompt_tokens else seq.known_tokens - 1
 
     def _clip(self, seq: Sequence, start: int, tokens: int) -> int:
         """Shorten a prefill chunk of a model with checkpoints so that it ends where a checkpoint can be kept."""
@@ -581,7 +572,7 @@ class Core:
             return tokens
         block, end = self.config.block_tokens, start + tokens
         if end < prefill_end:
-            aligned = end // block * block
+            aligned = end - end % block
             if aligned > start or block <= self.config.max_num_batched_tokens:
                 end = aligned
         last = ((seq.known_tokens - 1) // block - self.dropped_blocks) * block
@@ -607,12 +598,11 @@ class Core:
                 continue
             prefill += tokens
             chunks += 1
-            pairs += tokens * (end + end - tokens + 1) // 2
+            pairs += tokens * (end + end - tokens + 1)
             chunk_context += end
-        self.prefill_tokens += prefill
-        self.decode_tokens += num
-        self.made = prefill, chunks, pairs, chunk_context, num, context
-        self.clock.step((prefill, chunks, pairs, chunk_context, num), context)
+        sums = prefill, chunks, pairs >> 1, chunk_context, num
+        self.made = *sums, context
+        self.clock.step(sums, context)
 
     def _note_step(self) -> None:
         """Log the step whose time has passed, and the gaps before the tokens of those that decoded before it."""
@@ -620,7 +610,10 @@ class Core:
         now_s = clock.now_s
         if self.starved or self.overdue:
             gaps -= len(self.starved) + self._note_overdue()
-        self.log.note((now_s, now_s - self.token_s, clock.last_s, 1, gaps, *self.made))
+        rows = self.log.rows
+        rows.append((now_s, now_s - self.token_s, clock.last_s, 1, gaps, *self.made))
+        if len(rows) >= MANY_ROWS:
+            self.log.sum_up()
         self.token_s = now_s
 
     def _note_overdue(self) -> int:
@@ -633,10 +626,10 @@ class Core:
 
     def _note_jump(self, steps: int) -> None:
         """Log decode steps whose time has passed, before they are counted as done."""
-        now_s, decoders = self.clock.now_s, self.decoders
-        num = decoders.num
+        clock, decoders = self.clock, self.decoders
+        now_s, num = clock.now_s, decoders.num
         context = steps * (decoders.sum_base_tokens + num * self.count.done) + num * (steps * (steps + 1) // 2)
-        self.log.note((now_s, now_s - self.token_s, self.clock.last_s, steps, num, 0, 0, 0, 0, num, context))
+        self.log.rows.append((now_s, now_s - self.token_s, clock.last_s, steps, num, 0, 0, 0, 0, num, context))
         self.token_s = now_s
 
     def _hand_out(self, step: int) -> None:
@@ -702,16 +695,19 @@ class Core:
 
     def _note_state(self) -> None:
         """A row of the timeline."""
-        pool = self.cache.pool
+        pool, rows, now_s = self.cache.pool, self.timeline.rows, self.clock.now_s
         free = pool.num_free
-        self.timeline.note(self.clock.now_s, (len(self.running), len(self.queue), pool.num_blocks - free,
-                                              free - pool.num_nameless))
+        row = now_s, len(self.running), len(self.queue), pool.num_blocks - free, free - pool.num_nameless
+        if rows and rows[-1][0] == now_s:
+            rows[-1] = row
+        else:
+            self.timeline.add(row)
 
     def _result(self) -> EngineRun:
         totals, timeline = self.close()
         records = self.columns.records(self.arrivals.arrival_s)
         check_times(records)
-        self._check_tokens(records)
+        self._check_tokens(records, totals)
         return EngineRun(records, totals, timeline, self.trie)
 
     @property
@@ -740,7 +736,7 @@ class Core:
         for seq in self.running.values():
             done = seq.base_tokens + self.count.given - seq.prompt_tokens + 1
             self.columns.output_tokens[seq.row] = done if seq.decoding else seq.generated_tokens
-        for seq in self.waiting.preempted():
+        for seq in self.queue.preempted():
             self.columns.output_tokens[seq.row] = seq.generated_tokens
         self._check_blocks()
         return self._totals(), self.timeline.timeline()
@@ -749,28 +745,28 @@ class Core:
         """Blocks must add up."""
         self.cache.pool.check(None if self.running else 0)
 
-    def _check_tokens(self, records: RunRecords) -> None:
+    def _check_tokens(self, records: RunRecords, totals: RunTotals) -> None:
         """Every token of a finished request was found or computed, its last one excepted."""
         if self.running or self.queue or records.preemptions.any():
             return
         ended = records.status == FINISHED
         asked = int((records.prompt_tokens + records.output_tokens - 1)[ended].sum())
-        made = self.hit_tokens + self.prefill_tokens + self.decode_tokens
+        made = self.hit_tokens + totals.prefill_tokens_computed + totals.decode_tokens
         if asked != made:
             raise SimulationError(f"{asked} tokens were asked for, {made} were found or computed")
 
     def _totals(self) -> RunTotals:
-        pool = self.cache.pool
+        pool, sums = self.cache.pool, self.log.sums()
         counters = {"evicted_blocks": pool.num_evicted, "refused_requests": len(self.columns.refusals),
                     "requeried_tokens": self.requeried_tokens, "rehit_tokens": self.rehit_tokens,
                     "jumps": self.jumps, "planned_steps": self.planned_steps,
                     "chunk_steps": self.chunk_steps, "touched_runs": pool.num_touched,
                     "chains": len(self.trie.start_block)}
         return RunTotals(
-            steps=self.count.done, prefill_tokens_computed=self.prefill_tokens, decode_tokens=self.decode_tokens,
+            steps=self.count.done, prefill_tokens_computed=sums.prefill_tokens, decode_tokens=sums.decode_tokens,
             prompt_tokens_queried=self.queried_tokens, prompt_tokens_hit=self.hit_tokens,
             preemptions=self.num_preemptions, makespan_s=self.clock.now_s, busy_s=self.clock.busy_s,
-            counters=counters, step_sums=self.log.sums())
+            counters=counters, step_sums=sums)
 
 
 def _refusable(requests: Requests, config: EngineConfig) -> set[int]:

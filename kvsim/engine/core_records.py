@@ -6,11 +6,13 @@ import heapq
 import math
 from array import array
 from collections import deque
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvsim.cache.content_trie import ContentTrie, build_trie
 from kvsim.engine.core_sequence import Sequence
@@ -19,12 +21,14 @@ from kvsim.workload.admission import SessionGate
 from kvsim.workload.arrivals import Arrivals
 from kvsim.workload.requests import Requests, Workload
 
+Floats = NDArray[np.float64]
+
 Rank = tuple[int, float, str, int]
 """(priority, arrival time, name, row): who goes first under the priority policy."""
 
 
-RECENT = 1 << 16
-"""Numbers of the timeline kept in a list, which grows faster than an array."""
+MANY_ROWS = 1 << 14
+"""Rows of the timeline kept as Python numbers at most."""
 
 
 class Incoming(Protocol):
@@ -52,19 +56,14 @@ class Incoming(Protocol):
         ...
 
 
-class Waiting(Protocol):
-    """Requests that wait, as rows until they have been at the head for the first time; `items` are all of them."""
+class Waiting(Sized, Protocol):
+    """Requests that wait, as rows until they have been at the head for the first time."""
 
-    @property
-    def items(self) -> Sized:
-        """The container, in no particular order, for its length."""
-        ...
-
-    def add(self, row: int, rank: Rank) -> None:
+    def add(self, row: int, /) -> None:
         """A request arrives."""
         ...
 
-    def put_back(self, seq: Sequence, rank: Rank) -> None:
+    def put_back(self, seq: Sequence, /) -> None:
         """A preempted request returns."""
         ...
 
@@ -76,7 +75,7 @@ class Waiting(Protocol):
         """Put the sequence in place of its row at the head."""
         ...
 
-    def pop(self) -> None:
+    def pop_first(self) -> object:
         """Remove the head."""
         ...
 
@@ -85,68 +84,62 @@ class Waiting(Protocol):
         ...
 
 
-class FcfsWaiting:
+class FcfsWaiting(deque[Sequence | int]):
     """In order of arrival; preempted requests return to the front."""
 
-    def __init__(self) -> None:
-        self.items: deque[Sequence | int] = deque()
-
-    def add(self, row: int, rank: Rank) -> None:
-        """A request arrives."""
-        del rank
-        self.items.append(row)
-
-    def put_back(self, seq: Sequence, rank: Rank) -> None:
-        """A preempted request returns."""
-        del rank
-        self.items.appendleft(seq)
+    add = deque["Sequence | int"].append
+    put_back = deque["Sequence | int"].appendleft
+    pop_first = deque["Sequence | int"].popleft
 
     def first(self) -> Sequence | int:
         """The head of the queue."""
-        return self.items[0]
+        return self[0]
 
     def replace_first(self, seq: Sequence) -> None:
         """Put the sequence in place of its row at the head."""
-        self.items[0] = seq
-
-    def pop(self) -> None:
-        """Remove the head."""
-        self.items.popleft()
+        self[0] = seq
 
     def preempted(self) -> list[Sequence]:
         """Those that have been a sequence already."""
-        return [item for item in self.items if isinstance(item, Sequence)]
+        return [item for item in self if isinstance(item, Sequence)]
 
 
-class PriorityWaiting:
-    """By (priority, arrival time, name); there is no front to return to."""
+class PriorityWaiting(list[tuple[Rank, Sequence | int]]):
+    """By (priority, arrival time, name); there is no front to return to.
 
-    def __init__(self) -> None:
-        self.items: list[tuple[Rank, Sequence | int]] = []
+    Parameters
+    ----------
+    rank_of : callable
+        Rank of a row.
+    """
 
-    def add(self, row: int, rank: Rank) -> None:
+    def __init__(self, rank_of: Callable[[int], Rank]) -> None:
+        super().__init__()
+        self._rank_of = rank_of
+
+    def add(self, row: int) -> None:
         """A request arrives."""
-        heapq.heappush(self.items, (rank, row))
+        heapq.heappush(self, (self._rank_of(row), row))
 
-    def put_back(self, seq: Sequence, rank: Rank) -> None:
+    def put_back(self, seq: Sequence) -> None:
         """A preempted request returns."""
-        heapq.heappush(self.items, (rank, seq))
+        heapq.heappush(self, (self._rank_of(seq.row), seq))
 
     def first(self) -> Sequence | int:
         """The head of the queue."""
-        return self.items[0][1]
+        return self[0][1]
 
     def replace_first(self, seq: Sequence) -> None:
         """Put the sequence in place of its row at the head."""
-        self.items[0] = (self.items[0][0], seq)
+        self[0] = (self[0][0], seq)
 
-    def pop(self) -> None:
+    def pop_first(self) -> None:
         """Remove the head."""
-        heapq.heappop(self.items)
+        heapq.heappop(self)
 
     def preempted(self) -> list[Sequence]:
         """Those that have been a sequence already."""
-        return [item for _, item in self.items if isinstance(item, Sequence)]
+        return [item for _, item in self if isinstance(item, Sequence)]
 
 
 class Columns:
@@ -207,38 +200,53 @@ def whole_share(workload: Workload, block_tokens: int, gate: SessionGate | None 
                  requests.prompt_tokens.tolist(), requests.output_tokens.tolist(), requests.priority.tolist())
 
 
+StateRow = tuple[float, int, int, int, int]
+"""Time [s]; running and waiting requests, used and cached blocks from then on."""
+
+
 class TimelineColumns:
-    """Change points in columns; one row an instant."""
+    """Change points, one an instant.
+
+    Attributes
+    ----------
+    rows : list of StateRow
+        The latest ones; the last may be replaced by another of its instant.
+    """
 
     def __init__(self) -> None:
-        self._time_s = array("d")
-        self._counts = array("q")
-        self._recent: list[int] = []
-        self._last_s = -math.inf
+        self._old: list[Floats] = []
+        self.rows: list[StateRow] = []
 
-    def note(self, time_s: float, counts: tuple[int, int, int, int]) -> None:
-        """Running, waiting, used and cached blocks from `time_s` on, replacing a row of the same instant."""
-        recent = self._recent
-        if time_s == self._last_s:
-            recent[-4:] = counts
-            return
-        if len(recent) >= RECENT:
-            self._counts.fromlist(recent)
-            recent.clear()
-        recent += counts
-        self._time_s.append(time_s)
-        self._last_s = time_s
+    def note(self, row: StateRow) -> None:
+        """A change point, which replaces one of the same instant."""
+        if self.rows and self.rows[-1][0] == row[0]:
+            self.rows[-1] = row
+        else:
+            self.add(row)
+
+    def add(self, row: StateRow) -> None:
+        """A change point of another instant than the last."""
+        rows = self.rows
+        if len(rows) >= MANY_ROWS:
+            self._old.append(self._columns(rows[:-1]))
+            del rows[:-1]
+        rows.append(row)
 
     def __len__(self) -> int:
-        return len(self._time_s)
+        return sum(map(len, self._old)) + len(self.rows)
 
     def row(self, k: int) -> tuple[float, int, int]:
         """Time, running requests and used blocks of row `k`."""
-        at, flushed = 4 * k, len(self._counts)
-        source, at = (self._counts, at) if at < flushed else (self._recent, at - flushed)
-        return self._time_s[k], source[at], source[at + 2]
+        part = min(k // (MANY_ROWS - 1), len(self._old))
+        k -= part * (MANY_ROWS - 1)
+        time_s, running, _, used, _ = self.rows[k] if part == len(self._old) else self._old[part][k].tolist()
+        return time_s, int(running), int(used)
 
     def timeline(self) -> Timeline:
         """The columns as arrays."""
-        counts = np.concatenate([np.array(part, np.int64) for part in (self._counts, self._recent)]).reshape(-1, 4)
-        return Timeline(np.array(self._time_s), *(np.ascontiguousarray(counts[:, k]) for k in range(4)))
+        columns = np.concatenate([*self._old, self._columns(self.rows)])
+        return Timeline(columns[:, 0].copy(), *(columns[:, k].astype(np.int64) for k in range(1, 5)))
+
+    @staticmethod
+    def _columns(rows: list[StateRow]) -> Floats:
+        return np.fromiter(chain.from_iterable(rows), np.float64, len(rows) * 5).reshape(-1, 5)

@@ -167,12 +167,12 @@ class SequenceCache:
         """Start a sequence on a hit, with blocks up to `end_tokens`."""
         length, groups, states, _ = hit
         if length:
-            seq.held = [index.hold(found) for index, found in zip(self._indexes, groups, strict=True)]
-        else:
-            seq.held = groups
+            for index, found in zip(self._indexes, groups, strict=True):
+                index.hold(found)
+        seq.held = groups
         seq.tail, seq.computed_tokens = length, end_tokens
         if states:
-            self._checkpoints.hold(states)
+            self.pool.hold_blocks(states)
         required = -(-end_tokens // self._block_tokens)
         self.pool.take((required - length) * self.num_groups + self.moving_groups + self._resident)
         if self.moving_groups:
@@ -206,8 +206,7 @@ class SequenceCache:
 
     def drop_states(self, seq: Sequence, computed_tokens: int) -> bool:
         """Release states that lie before the last computed token's block; tell whether there were any."""
-        states, first = seq.states, (computed_tokens - 1) // self._block_tokens
-        gone = 0
+        states, first, gone = seq.states, (computed_tokens - 1) // self._block_tokens, 0
         while gone < len(states) and states[gone][0] < first:
             gone += 1
         if gone:
@@ -239,7 +238,7 @@ class SequenceCache:
         if is_final and self._is_alone and len(seq.path) == 1 and not seq.held[0] and full:
             chain = seq.path[0][0]
             if self._trie.users[chain] == 1 and not self._indexes[0].knows(chain):
-                self._indexes[0].drop(chain, 0, full)
+                self.pool.drop(full)
                 if part:
                     self.pool.give_nameless(1)
                 return
@@ -290,17 +289,17 @@ class SequenceCache:
             if copies is None:
                 self.pool.give_nameless(self.moving_groups)
             else:
-                self._checkpoints.release_all(copies)
+                self.pool.release_blocks(copies)
             return
         named = [copies for _, copies in states if copies is not None]
         if len(named) < len(states):
             self.pool.give_nameless(self.moving_groups * (len(states) - len(named)))
         if len(named) == 1:
-            self._checkpoints.release_all(named[0])
+            self.pool.release_blocks(named[0])
         elif named:
             named.reverse()
             for group in range(self.moving_groups):
-                self._checkpoints.release_all([copies[group] for copies in named])
+                self.pool.release_blocks([copies[group] for copies in named])
 
     def _chain(self, seq: Sequence, end: int) -> int:
         """Chain that holds the block before block `end` of a sequence."""

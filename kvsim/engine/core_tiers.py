@@ -60,7 +60,7 @@ class TieredCore(Core):
         self.tiers = tier_stack(config, self.kv)
         self.is_listed = self.names_decode_states = True
         self.decoders = Decoders(config.block_tokens, True)
-        self.loading: Waiting = FcfsWaiting() if self.is_fcfs else PriorityWaiting()
+        self.loading: Waiting = FcfsWaiting() if self.is_fcfs else PriorityWaiting(self._rank)
         self.ways: dict[int, Sequence] = {}
         self.load_start_s: dict[int, float] = {}
         self.unready: set[Sequence] = set()
@@ -119,7 +119,7 @@ class TieredCore(Core):
             if steps:
                 if not self._jump_over(steps):
                     return self.held_s
-            elif self.running or self.queue or self.loading.items:
+            elif self.running or self.queue or self.loading:
                 self._plan_step()
             else:
                 wake_s = arrivals.wake_s(clock.now_s)
@@ -154,7 +154,6 @@ class TieredCore(Core):
 
     def _jump_over(self, steps: int) -> bool:
         """Make up to `steps` quiet steps, no further than to the next event from outside; False as in `_jump`."""
-        decoders, count = self.decoders, self.count
         bound_s = min(self.arrivals.until_s, self.tiers.next_s(), self._offline_s())
         if self._arrivals_matter():
             bound_s = min(bound_s, self.arrivals.next_s())
@@ -166,8 +165,7 @@ class TieredCore(Core):
         self._note_jump(made)
         self.jumps += 1
         self.churn = 0
-        self.decode_tokens += decoders.num * made
-        count.done += made
+        self.count.done += made
         self.unended = "jump"
         return True
 
@@ -315,17 +313,17 @@ class TieredCore(Core):
         """
         passed: list[Sequence] = []
         while self.room_tokens > 0 and len(self.running) < self.config.max_num_seqs and not self.blocked:
-            queue = self.loading if self.loading.items else self.waiting
-            if not queue.items:
+            queue = self.loading or self.queue
+            if not queue:
                 break
             seq = self._head_of(queue)
             if seq.row not in self.ways and not self._try(seq):
                 break
-            queue.pop()
+            queue.pop_first()
             if seq.row in self.ways:
                 passed.append(seq)
         for seq in reversed(passed):
-            self.loading.put_back(seq, self._rank(seq.row))
+            self.loading.put_back(seq)
         return bool(self.admitted)
 
     def _head_of(self, queue: Waiting) -> Sequence:
@@ -483,7 +481,7 @@ class TieredCore(Core):
         """Nothing can be computed: wait for a transfer or an arrival."""
         clock, tiers = self.clock, self.tiers
         self.idle_stores = self.idle_stores + 1 if tiers.issue_stores(clock.now_s) else 0
-        check_progress(self.config, self.idle_stores, clock.now_s, len(self.queue) + len(self.loading.items))
+        check_progress(self.config, self.idle_stores, clock.now_s, len(self.queue) + len(self.loading))
         if math.isinf(tiers.next_s()) and self.preempted:
             return  # nobody was admitted for that reason alone: plan again
         self._forget_statistics()
@@ -492,7 +490,7 @@ class TieredCore(Core):
     def _check_wakes(self, wake_s: float) -> None:
         """Raise `SimulationError` if nothing will ever end the wait."""
         if math.isinf(wake_s) and not self.is_fed:
-            num_waiting = len(self.queue) + len(self.loading.items)
+            num_waiting = len(self.queue) + len(self.loading)
             raise SimulationError(f"nothing can be scheduled at {self.clock.now_s} s with {num_waiting} waiting or "
                                   f"loading and {len(self.running)} running requests")
 
@@ -572,7 +570,7 @@ class TieredCore(Core):
         pool = self.kv.pool
         pool.expire()
         pool.check()
-        self.timeline.note(self.clock.now_s, (len(self.running), len(self.queue), pool.num_used, pool.num_cached))
+        self.timeline.note((self.clock.now_s, len(self.running), len(self.queue), pool.num_used, pool.num_cached))
 
     def close(self) -> tuple[RunTotals, Timeline]:
         """Write down what requests have got that are not over; totals and timeline."""
@@ -585,10 +583,10 @@ class TieredCore(Core):
         self.kv.pool.expire()
         self.kv.pool.check_all()
 
-    def _check_tokens(self, records: RunRecords) -> None:
+    def _check_tokens(self, records: RunRecords, totals: RunTotals) -> None:
         """Every token of a finished request was found or computed, its last one excepted."""
-        if not self.loading.items:
-            super()._check_tokens(records)
+        if not self.loading:
+            super()._check_tokens(records, totals)
 
     def _totals(self) -> RunTotals:
         totals = super()._totals()

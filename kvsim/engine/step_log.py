@@ -54,6 +54,16 @@ class StepSums:
     gap_steps: Ints
     gap_seqs: Ints
 
+    @property
+    def prefill_tokens(self) -> int:
+        """Tokens computed by all that did not decode [tokens]."""
+        return int(self.sums[:, _SUMS.index("prefill_tokens")].sum())
+
+    @property
+    def decode_tokens(self) -> int:
+        """Tokens that decoding sequences got, one a step each [tokens]."""
+        return int(self.sums[:, _SUMS.index("decode_seqs")].sum())
+
     def means(self) -> Iterator[tuple[StepBatch, int, float, float]]:
         """The mean step of each bin, its decoders' context [tokens], the number of its steps and their time [s]."""
         for steps, busy_s, tokens, *rest, context in self.sums.tolist():
@@ -96,6 +106,11 @@ def merged_steps(parts: Sequence[StepSums]) -> StepSums:
 class StepLog:
     """Collects the steps of a run.
 
+    Attributes
+    ----------
+    rows : list of tuples
+        Rows that are not summed up yet; whoever appends to it itself calls `sum_up` when there are `MANY_ROWS`.
+
     Examples
     --------
     >>> log = StepLog()
@@ -109,7 +124,7 @@ class StepLog:
     """
 
     def __init__(self) -> None:
-        self._rows: list[tuple[float, ...]] = []
+        self.rows: list[tuple[float, ...]] = []
         self._bins: list[tuple[Ints, Floats]] = []
         self._stretches: list[tuple[Floats, Ints]] = []
         self._long: list[tuple[float, float]] = []
@@ -124,9 +139,9 @@ class StepLog:
             got a token in each of them and in the step before; prefill tokens, chunks, pairs, context of the chunks and
             decoding sequences of each (see `StepBatch`); the sequences' context summed over the steps [tokens].
         """
-        self._rows.append(row)
-        if len(self._rows) == MANY_ROWS:
-            self._sum_up()
+        self.rows.append(row)
+        if len(self.rows) >= MANY_ROWS:
+            self.sum_up()
 
     def note_gap(self, end_s: float, gap_s: float) -> None:
         """One sequence got its next token after having been left out in between."""
@@ -134,7 +149,7 @@ class StepLog:
 
     def sums(self) -> StepSums:
         """Everything so far."""
-        self._sum_up()
+        self.sum_up()
         bins, sums = _summed(np.concatenate([b for b, _ in self._bins] or [NO_STEPS.bins]),
                              np.concatenate([s for _, s in self._bins] or [NO_STEPS.sums]))
         long = np.array(self._long, np.float64).reshape(-1, 2)
@@ -143,10 +158,10 @@ class StepLog:
         counts = np.concatenate([*(counts for _, counts in self._stretches), ones])
         return StepSums(bins, sums, spans[:, 0], spans[:, 1], counts[:, 0], counts[:, 1])
 
-    def _sum_up(self) -> None:
+    def sum_up(self) -> None:
         """Put the rows into bins."""
-        rows = np.fromiter(chain.from_iterable(self._rows), np.float64, len(self._rows) * WIDTH).reshape(-1, WIDTH)
-        self._rows.clear()
+        rows = np.fromiter(chain.from_iterable(self.rows), np.float64, len(self.rows) * WIDTH).reshape(-1, WIDTH)
+        self.rows.clear()
         steps = rows[:, 3]
         with_gaps = rows[rows[:, 4] > 0]
         self._stretches.append((with_gaps[:, :2].copy(), with_gaps[:, 3:5].astype(np.int64)))

@@ -8,8 +8,9 @@ decode steps in closed form.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class StepBatch(NamedTuple):
@@ -53,6 +54,25 @@ class StepTimeModel(Protocol):
 
     def pieces(self, batch: StepBatch) -> tuple[Piece, ...]:
         """Affine pieces of the step's duration."""
+        ...
+
+
+Sums = tuple[int, int, int, int, int]
+"""The fields of a `StepBatch`."""
+
+Seconds = Callable[[Sums, int], float]
+"""Duration [s] of one step from its sums and the decoders' context [tokens]."""
+
+
+@runtime_checkable
+class Direct(Protocol):
+    """A step-time model that can say how long a step lasts without listing its pieces; hardly two prefills are alike.
+
+    The function gives what `step_s` does, to the last bit, for batches with ``prefill_tokens`` > 0.
+    """
+
+    def prefill_seconds(self) -> Seconds:
+        """The function."""
         ...
 
 

@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kvsim.steptime.base import Piece, StepBatch
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.steptime.base import Piece, StepBatch, Sums
 from kvsim.steptime.parts import Host, Links, Rates, Scan
 from kvsim.steptime.rates import Rate
 from kvsim.steptime.work import PrefillWork, Work
+
+PORTION = 512
+"""Numbers of tokens whose time is computed at once: a step has any number of them."""
+
+MEMO_SIZE = 4096
+"""Batches remembered with their parts."""
 
 
 class _Line(NamedTuple):
@@ -86,7 +95,11 @@ class FlatStep:
         self._per_context_s = links.per_context_s
         self._before_s, self._before_prefill_s = host.launches_s, host.launches_s + host.sync_s
         self._is_async = host.asynchronous
-        self._of_rows: dict[int, tuple[float, float, float, float]] = {}
+        self._launch_s = host.piecewise_s, host.eager_s, host.eager_s + host.context_s
+        self._graph_max_tokens = host.graph_max_tokens
+        self._portions: dict[int, tuple[list[float], list[float]]] = {}
+        self._of_sums: dict[Sums, tuple[float, float, tuple[Piece, ...]]] = {}
+        self._of_rows: dict[int, tuple[float, float]] = {}
         self._of_sampled: dict[int, float] = {}
         self._of_seqs: dict[int, tuple[float, float, tuple[Piece, ...]]] = {}
 
@@ -95,9 +108,29 @@ class FlatStep:
 
         Where the host sets the duration, that is one more line in front, which may cover others.
         """
-        tokens, chunks, pairs, context, seqs = batch
+        fixed_s, least_s, lines = self._parts(*batch)
+        found = tuple([(fixed_s + a, b) for a, b in lines])
+        return ((least_s, 0.0), *found) if least_s > found[0][0] else found
+
+    def seconds(self, sums: Sums, context_tokens: int) -> float:
+        """The largest piece of a batch with the sums `sums` at a context."""
+        parts = self._of_sums.get(sums)
+        if parts is None:
+            if len(self._of_sums) >= MEMO_SIZE:
+                self._of_sums.clear()
+            parts = self._of_sums[sums] = self._parts(*sums)
+        fixed_s, duration_s, lines = parts
+        for a, b in lines:
+            piece_s = fixed_s + a + b * context_tokens
+            if piece_s > duration_s:
+                duration_s = piece_s
+        return duration_s
+
+    def _parts(self, tokens: int, chunks: int, pairs: float, context: int,
+               seqs: int) -> tuple[float, float, tuple[Piece, ...]]:
+        """What the GPU needs beside context attention, what the step takes at least, and the lines over context."""
         rows, sampled = tokens + seqs, seqs + chunks
-        linked_s, rows_s, launch_s, relaunch_s = self._of_rows.get(rows) or self._find_rows(rows)
+        linked_s, rows_s = self._of_rows.get(rows) or self._find_rows(rows)
         exchange_s, states_s, lines = self._of_seqs.get(seqs) or self._find_seqs(seqs)
         head_s = self._of_sampled.get(sampled) or self._find_head(sampled)
         linked_s = linked_s + exchange_s + self._per_context_s * context
@@ -105,19 +138,17 @@ class FlatStep:
         own_s = step_s + per_seq_s * sampled + per_token_s * tokens
         if tokens:
             fixed_s = self._before_prefill_s + linked_s
-            fixed_s += self._scan_s(tokens, chunks) + (rows_s + head_s + states_s)
+            if self._scans:
+                fixed_s += self._scan_s(tokens, chunks) + (rows_s + head_s + states_s)
+            else:
+                fixed_s += rows_s + head_s + states_s
             fixed_s = self._add_attention(fixed_s, tokens, pairs, context)
-            least_s = relaunch_s if context > tokens else launch_s
+            least_s = self._launch_s[0 if rows <= self._graph_max_tokens else 1 + (context > tokens)]
         else:
             fixed_s, least_s = self._before_s + linked_s + (rows_s + head_s + states_s), 0.0
-        if self._is_async:
-            least_s = max(least_s, own_s)
-        else:
-            fixed_s, least_s = fixed_s + own_s, least_s + own_s
-        a, b = lines[0]
-        a += fixed_s
-        found = ((a, b),) if len(lines) == 1 else ((a, b), *[(fixed_s + a, b) for a, b in lines[1:]])
-        return ((least_s, 0.0), *found) if least_s > a else found
+        if not self._is_async:
+            return fixed_s + own_s, least_s + own_s, lines
+        return fixed_s, own_s if own_s > least_s else least_s, lines
 
     def _scan_s(self, tokens: int, chunks: int) -> float:
         """Chunked prefill of all constant-state layers; see `Scan`."""
@@ -141,26 +172,30 @@ class FlatStep:
                 long = floor_s
             total_s += long + exposed * short + extra_s
             if expansion is not None and context > tokens:
-                cached = expansion.layers * (context - tokens)
-                total_s += expansion.rate.seconds(1.0, expansion.flops * cached, expansion.num_bytes * cached)
+                layers, flops, num_bytes, rate = expansion
+                cached = layers * (context - tokens)
+                total_s += rate.seconds(1.0, flops * cached, num_bytes * cached)
         return total_s
 
-    def _find_rows(self, rows: int) -> tuple[float, float, float, float]:
-        """Collectives and components that see all tokens of a step, and launching it without and with context."""
-        links, host = self._links, self._host
+    def _find_rows(self, rows: int) -> tuple[float, float]:
+        """Collectives, and components that see all tokens of a step."""
+        links = self._links
         linked_s = links.reduce_calls * links.reduce.seconds(rows * links.row_bytes) if links.reduce_calls else 0.0
         linked_s = linked_s + links.fixed_s + links.per_row_s * rows
-        total_s = _sum_s(self._dense, rows)
+        portion = self._portions.get(rows // PORTION) or self._find_portion(rows // PORTION)
+        dense_s, elementwise_s = portion[0][rows % PORTION], portion[1][rows % PORTION]
         if self._expert_rate is not None and self._experts is not None:
             (rate, num_bytes), experts = self._expert_rate, self._experts
             seen = rows * experts.row_factor
-            total_s += rate.seconds(experts.layers, experts.flops_per_row * seen * self._imbalance,
+            dense_s += rate.seconds(experts.layers, experts.flops_per_row * seen * self._imbalance,
                                     min(1.0, experts.touched_frac(seen) * self._imbalance) * num_bytes)
-        total_s += _sum_s(self._elementwise, rows)
-        launch_s = relaunch_s = host.piecewise_s
-        if rows > host.graph_max_tokens:
-            launch_s, relaunch_s = host.eager_s, host.eager_s + host.context_s
-        found = self._of_rows[rows] = linked_s, total_s, launch_s, relaunch_s
+        found = self._of_rows[rows] = linked_s, dense_s + elementwise_s
+        return found
+
+    def _find_portion(self, number: int) -> tuple[list[float], list[float]]:
+        """Dense and elementwise components of many numbers of tokens at once."""
+        rows = np.arange(number * PORTION, (number + 1) * PORTION, dtype=np.float64)
+        found = self._portions[number] = _sums_s(self._dense, rows), _sums_s(self._elementwise, rows)
         return found
 
     def _find_seqs(self, seqs: int) -> tuple[float, float, tuple[Piece, ...]]:
@@ -189,6 +224,17 @@ def _sum_s(lines: list[_Line], number: int) -> float:
             long = floor_s
         total_s += long + exposed * short + extra_s
     return total_s
+
+
+def _sums_s(lines: list[_Line], numbers: NDArray[np.float64]) -> list[float]:
+    """`_sum_s` of many numbers, with the very same additions."""
+    total_s = np.zeros(len(numbers))
+    for flops, flop_s, bytes_each, bytes_once, byte_s, floor_s, exposed, extra_s in lines:
+        compute_s, memory_s = flops * numbers * flop_s, (bytes_each * numbers + bytes_once) * byte_s
+        longer_s = np.maximum(np.maximum(compute_s, memory_s), floor_s)
+        total_s += longer_s + exposed * np.minimum(compute_s, memory_s) + extra_s
+    found: list[float] = total_s.tolist()
+    return found
 
 
 def _line(rate: Rate, calls: float, flops: float, bytes_each: float, bytes_once: float) -> _Line:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from kvsim.layout import Layout
 from kvsim.profiles.hardware import NIC_EFFICIENCY, GpuProfile, NodeProfile
-from kvsim.steptime.base import Piece, StepBatch, step_s
+from kvsim.steptime.base import Piece, Seconds, StepBatch, step_s
 from kvsim.steptime.rates import Cost
 from kvsim.steptime.roofline import RooflineStepTime
 from kvsim.steptime.work import ACTIVATION_BYTES
@@ -79,6 +79,10 @@ class PipelinedStepTime(RooflineStepTime):
         """Affine pieces (seconds, seconds per resident context token of the replica) of a cycle's duration."""
         share = self.stages.context_share(batch.decode_seqs)
         return tuple((a, b * share) for a, b in RooflineStepTime.pieces(self, self.stages.micro(batch)))
+
+    def prefill_seconds(self) -> Seconds:
+        """How long cycles that prefill last; see `kvsim.steptime.base.Direct`."""
+        return lambda sums, context_tokens: step_s(self, StepBatch(*sums), context_tokens)
 
     def costs(self, batch: StepBatch, context_tokens: int) -> tuple[Cost, ...]:
         """The same duration by component, of the largest batch in flight."""

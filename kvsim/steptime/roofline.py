@@ -20,7 +20,7 @@ from kvsim.profiles.figure import Figure
 from kvsim.profiles.hardware import GpuProfile
 from kvsim.profiles.model import ModelProfile
 from kvsim.steptime.allreduce import all_reduce_curve
-from kvsim.steptime.base import Piece, StepBatch
+from kvsim.steptime.base import Piece, Seconds, StepBatch
 from kvsim.steptime.envelope import sum_of_maxima, upper_envelope
 from kvsim.steptime.flat import FlatStep
 from kvsim.steptime.parts import Host, Links, Rates, Scan
@@ -78,18 +78,27 @@ class RooflineStepTime:
         tuple of (float, float)
             At least one; the step lasts the largest of ``a + b x context``.
         """
-        if not self._flat:
-            parts = self.work, self.rates, self.scans, self.links, self.host
-            self._flat.append(FlatStep(parts, self.expert_imbalance, self._lines))
         if batch[0]:
-            return self._flat[0].pieces(batch)
+            return self.flat.pieces(batch)
         found = self._decode_only.get(batch[4])
         if found is None:
-            found = self._flat[0].pieces(batch)
+            found = self.flat.pieces(batch)
             if found[0] == (self.host.least_s(batch), 0.0):
                 found = upper_envelope(found)
             self._decode_only[batch[4]] = found
         return found
+
+    @property
+    def flat(self) -> FlatStep:
+        """The same step from flat numbers, made at the first call."""
+        if not self._flat:
+            parts = self.work, self.rates, self.scans, self.links, self.host
+            self._flat.append(FlatStep(parts, self.expert_imbalance, self._lines))
+        return self._flat[0]
+
+    def prefill_seconds(self) -> Seconds:
+        """How long steps that prefill last; see `kvsim.steptime.base.Direct`."""
+        return self.flat.seconds
 
     def costs(self, batch: StepBatch, context_tokens: int) -> tuple[Cost, ...]:
         """The same duration by component; the costs add up to it.

@@ -82,17 +82,17 @@ class Arrivals:
     def pop_until(self, now_s: float) -> list[int]:
         """Requests that have arrived by `now_s`, in order, removed from the pending ones."""
         arrived: list[int] = []
-        heap, is_guarded = self._heap, self._door is not None or self._gate is not None
-        while self.next_s() <= now_s:
-            time_s, _, i = heapq.heappop(heap)
-            if is_guarded:
-                if self._enters(i, time_s - self._shift):
+        heap, shift = self._heap, self._shift
+        if self._door or self._gate is not None or self._stop_s:
+            while self.next_s() <= now_s:
+                time_s, _, i = heapq.heappop(heap)
+                if self._enters(i, time_s - shift):
                     arrived.append(i)
-                continue
-            self.arrival_s[i] = time_s - self._shift
+            return arrived
+        while heap and heap[0][0] - shift <= now_s:
+            time_s, _, i = heapq.heappop(heap)
+            self.arrival_s[i] = time_s - shift
             arrived.append(i)
-            if not heap or heap[0][0] - self._shift > now_s:
-                break
         return arrived
 
     def _enters(self, i: int, now_s: float) -> bool:
@@ -224,7 +224,9 @@ class Arrivals:
         if queue and (not self._stop_s or now_s < self._stop_s[lane]):
             session = queue.popleft()
             self._lane_of[session] = lane
-            self._push_roots(self._rows[session], now_s)
+            for i in self._rows[session]:
+                if not self._waits[i]:
+                    self._push(i, now_s + self._offset_s[i])
 
 
 class _Door:

@@ -74,7 +74,8 @@ def test_eviction_eats_a_release_from_its_end() -> None:
 def test_a_hit_splits_a_run_and_leaves_the_rest_in_its_place() -> None:
     it = Pool(10)
     it.index.release(it.write(0, 8))
-    held = it.index.hold(it.index.leading([(0, 100)], 3)[0])
+    held = it.index.leading([(0, 100)], 3)[0]
+    it.index.hold(held)
     assert [(run.lo, run.hi, end) for run, end in held] == [(0, 3, 3)]
     it.pool.take(6)
     assert it.hit(100) == 4
@@ -110,7 +111,7 @@ def test_a_checkpoint_needs_a_block_in_every_group() -> None:
     pool.take(4)
     index = CheckpointIndex(pool, 2)
     index.add(0, 3)
-    index.release_all(index.last([(0, 9)], 5)[1])
+    pool.release_blocks(index.last([(0, 9)], 5)[1])
     assert index.last([(0, 9)], 2) == (0, [])
     assert index.last([(0, 9)], 3)[0] == 3
     pool.take(1)

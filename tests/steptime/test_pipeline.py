@@ -31,6 +31,11 @@ def test_one_stage_is_the_model_itself() -> None:
     assert pipelined(ONE, stages_of(Layout(tp=4), STORE.get("gpu", "h100"), None, 8192, BUDGET)) is ONE
 
 
+def test_a_cycle_told_directly_lasts_what_its_pieces_say() -> None:
+    for batch in (chunk(100), chunk(BUDGET, 5000, 9), chunk(2 * BUDGET, 100, 63)):
+        assert TWO.prefill_seconds()(batch, 123_456) == step_s(TWO, batch, 123_456)
+
+
 def test_a_single_batch_passes_all_stages_and_pays_the_hop() -> None:
     """Two tensors of 8,192 bf16 elements a token: a quarter of them sent, three quarters gathered, at 450 GB/s."""
     extra = step_s(TWO, chunk(BUDGET), 0) - step_s(ONE, chunk(BUDGET), 0)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from kvsim.errors import ProfileError
 from kvsim.layout import Layout
 from kvsim.profiles.store import default_store
-from kvsim.steptime.base import StepBatch, step_s
+from kvsim.steptime.base import Direct, StepBatch, step_s
+from kvsim.steptime.flat import PORTION
 from kvsim.steptime.roofline import RooflineStepTime, build_step_time
 from tests.steptime.support import build, chunk, decode, engine, prompt_s
 
@@ -71,6 +72,22 @@ def test_more_tokens_sequences_and_offset_never_take_less(name: str, tokens: int
     larger = (chunk(tokens + 64, offset, seqs), chunk(tokens, offset + 1000, seqs), chunk(tokens, offset, seqs + 1))
     for batch in larger:
         assert step_s(model, batch, context) >= base * (1 - 1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(MODELS), BATCHES.filter(lambda batch: batch.prefill_tokens > 0), st.integers(0, 10_000_000))
+def test_a_prefill_step_told_directly_lasts_what_its_pieces_say(name: str, batch: StepBatch, context: int) -> None:
+    model = BUILT[name]
+    context = context if batch.decode_seqs else 0
+    assert isinstance(model, Direct)
+    assert model.prefill_seconds()(batch, context) == step_s(model, batch, context)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_steps_of_any_number_of_tokens_are_what_their_components_add_up_to(name: str) -> None:
+    for tokens in (1, 2, 63, PORTION - 1, PORTION, PORTION + 1, 8191, 16_384):
+        duration_s = step_s(BUILT[name], chunk(tokens), 0)
+        assert duration_s == pytest.approx(sum(c.total_s for c in BUILT[name].costs(chunk(tokens), 0)), rel=1e-12)
 
 
 def test_equal_batches_give_equal_pieces() -> None:
