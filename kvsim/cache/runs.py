@@ -105,9 +105,10 @@ class FreePool:
         """
         ends, left, self.num_owed = self._ends, -self.num_owed, 0
         self._num_paid -= left
+        touched = 0
         while left < 0:
             run = ends.after
-            self.num_touched += 1
+            touched += 1
             new_hi = run.lo
             left += run.hi - new_hi
             if left > 0:
@@ -121,6 +122,7 @@ class FreePool:
                 raise SimulationError("block pool: more runs eaten than were queued")
             else:
                 run.index.evict(run, new_hi)
+        self.num_touched += touched
 
     def give_nameless(self, count: int) -> None:
         """Take back `count` blocks that hold nothing findable."""

@@ -260,10 +260,10 @@ class DraftedCache(SequenceCache):
         super().admit(seq, hit, end_tokens)
         self.pool.take((self._slots_for(end_tokens) + -end_tokens // self._block_tokens) * self.num_groups)
 
-    def take_chunk(self, seq: Sequence, end_tokens: int) -> None:
-        """Blocks for a chunk of a running sequence; the caller has made sure that there are enough."""
+    def take_chunk(self, seq: Sequence, end_tokens: int, need_blocks: int) -> None:
+        """A chunk of a running sequence, for which the caller has found room."""
         start = seq.computed_tokens
-        super().take_chunk(seq, end_tokens)
+        super().take_chunk(seq, end_tokens, need_blocks)
         if self.moving_groups and end_tokens % self._block_tokens:
             self.name_passed(seq, start, end_tokens)
 

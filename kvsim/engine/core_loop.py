@@ -46,8 +46,8 @@ class Core:
     """
 
     __slots__ = ("arrivals", "blocked", "cache", "chunk_steps", "chunks", "clock", "columns", "config", "count",
-                 "decoders", "dropped_blocks", "fresh", "full_seqs", "held_s", "hit_tokens",
-                 "is_fcfs", "is_fed", "is_listed", "jumps", "late", "log", "made", "may_refuse", "most_seqs",
+                 "decoders", "dropped_blocks", "fresh", "full_seqs", "held_s", "hit_tokens", "is_fcfs", "is_fed",
+                 "is_listed", "jumps", "late", "log", "made", "may_refuse", "most_chunk_blocks", "most_seqs",
                  "names_decode_states", "need_blocks", "need_room_tokens", "next_order", "num_preemptions",
                  "output_tokens", "overdue", "paused", "planned_steps", "preempted", "prefills",
                  "priority", "progress", "prompt_tokens", "queried_tokens", "queue", "refusable", "rehit_tokens",
@@ -71,6 +71,7 @@ class Core:
         self.is_fcfs = config.policy == "fcfs"
         self.width, self.dropped_blocks = 1, 0
         self.full_seqs = self.most_seqs = config.max_num_batched_tokens
+        self.most_chunk_blocks = config.max_num_batched_tokens // config.block_tokens + config.max_num_seqs
         self.refusable = set[int]() if self.is_fed else _refusable(self.requests, config)
         self.may_refuse = bool(self.refusable)
         self.sure_s = self.held_s = math.inf
@@ -126,9 +127,11 @@ class Core:
                 return self._next_look_s()
             if arrivals.next_s() <= clock.now_s:
                 self._take_arrivals(clock.now_s)
-            if self.prefills or self._may_admit():
-                if len(self.prefills) != 1 or not self._run_chunks(self.prefills[0]):
+            if self.prefills:
+                if len(self.prefills) > 1 or not self._run_chunks(self.prefills[0]):
                     self._step()
+            elif self.queue and self._may_admit():
+                self._step()
             elif self.decoders.num:
                 if not self._jump():
                     return self.held_s
@@ -181,10 +184,8 @@ class Core:
 
     def _may_admit(self) -> bool:
         """Whether the head of the queue is worth a look in the next step."""
-        if self.blocked or not self.queue:
-            return False
-        return (self.need_blocks <= self.cache.pool.num_free and len(self.running) < self.config.max_num_seqs
-                and self.decoders.num < self.full_seqs)
+        return (not self.blocked and self.need_blocks <= self.cache.pool.num_free
+                and len(self.running) < self.config.max_num_seqs and self.decoders.num < self.full_seqs)
 
     def _jump(self) -> bool:
         """Make all steps up to the next event in which a sequence ends, may be admitted, or needs a closer look.
@@ -204,9 +205,9 @@ class Core:
             return True
         if self.fresh:
             self._drop_start_states()
-        bound_s = self.arrivals.until_s
-        if self._arrivals_matter():
-            bound_s = min(bound_s, self.arrivals.next_s())
+        bound_s, next_s = self.arrivals.until_s, self.arrivals.next_s()
+        if next_s < bound_s and self._arrivals_matter():
+            bound_s = next_s
         made = self._decode(steps, bound_s)
         if not made:
             return False
@@ -268,9 +269,8 @@ class Core:
     def _run_chunks(self, seq: Sequence) -> int:
         """Make steps in which one sequence prefills on, the others decode, and nothing else happens; how many."""
         decoders, count, cache, clock = self.decoders, self.count, self.cache, self.clock
-        room = self.config.max_num_batched_tokens - decoders.num * self.width
-        is_last = not cache.moving_groups and seq.known_tokens - seq.computed_tokens <= room
-        if is_last or self.fresh or self.late or decoders.num >= self.full_seqs or self._may_refuse_warming():
+        if (self._is_last_chunk(seq) or self.fresh or self.late or decoders.num >= self.full_seqs
+                or self._may_refuse_warming()):
             return 0
         start = done = count.done
         stop = decoders.next_end() - 1 if decoders.num else LAST
@@ -284,12 +284,14 @@ class Core:
             if cache.moving_groups:
                 cache.begin_step()
                 cache.drop_states(seq, seq.computed_tokens)
-            if begun + cache.chunk_blocks(seq, seq.computed_tokens + tokens) > cache.pool.num_free:
+            end = seq.computed_tokens + tokens
+            need = cache.chunk_blocks(seq, end)
+            if begun + need > cache.pool.num_free:
                 break
             if begun:
                 cache.pool.take(begun)
             count.cursor = LAST
-            cache.take_chunk(seq, seq.computed_tokens + tokens)
+            cache.take_chunk(seq, end, need)
             self.chunks, self.starved = [(seq, tokens)], []
             done += 1
             self._pass_time(done)
@@ -301,6 +303,16 @@ class Core:
             if clock.now_s >= self.arrivals.until_s:
                 self._take_arrivals(clock.before_s)
         return done - start
+
+    def _is_last_chunk(self, seq: Sequence) -> bool:
+        """Whether the next chunk surely is the last one of a prefill."""
+        room = self.config.max_num_batched_tokens - self.decoders.num * self.width
+        if seq.known_tokens - seq.computed_tokens > room:
+            return False
+        if not self.cache.moving_groups:
+            return True
+        start, block = seq.computed_tokens, self.config.block_tokens
+        return start >= seq.junction_tokens and start >= (seq.known_tokens - 1) // block * block
 
     def _middle_chunk(self, seq: Sequence) -> int:
         """Tokens of the next chunk, 0 if it is the last one or leaves room for somebody who waits."""
@@ -340,7 +352,8 @@ class Core:
         count, decoders = self.count, self.decoders
         step = count.done + 1
         self.planned_steps += 1
-        self.cache.begin_step()
+        if self.is_listed:
+            self.cache.begin_step()
         self.preempted = False
         self.chunks, self.starved = [], []
         self._schedule_running(step)
@@ -367,17 +380,20 @@ class Core:
         if self.is_listed or self.late or self.room_tokens < 0:
             self._walk_listed(step)
             return
-        need = begun = decoders.count_beginning(step) if decoders.num else 0
-        for seq in self.prefills:
-            need += self.cache.chunk_blocks(seq, self._chunk_end(seq))
-        if need > self.cache.pool.num_free:
+        pool, begun = self.cache.pool, decoders.count_beginning(step) if decoders.num else 0
+        if begun + self.most_chunk_blocks > pool.num_free and self._is_short(begun):
             self._walk([*decoders.beginning(step, [*self.running.values()]), *self.prefills], step)
             return
         if begun:
-            self.cache.pool.take(begun)
+            pool.take(begun)
         self.count.cursor = LAST
         for seq in self.prefills:
             self._schedule_chunk(seq)
+
+    def _is_short(self, begun: int) -> bool:
+        """Whether blocks lack for a step in which decoding sequences begin that many, in a model without checkpoints."""
+        chunks = [self.cache.chunk_blocks(seq, self._chunk_end(seq)) for seq in self.prefills]
+        return begun + sum(chunks) > self.cache.pool.num_free
 
     def _chunk_end(self, seq: Sequence) -> int:
         """Where the next chunk of the one partial prefill ends in a model without checkpoints."""
@@ -441,8 +457,9 @@ class Core:
             return
         if cache.moving_groups:
             cache.drop_states(seq, start)
-        if self._make_room(seq, cache.chunk_blocks(seq, start + tokens)):
-            cache.take_chunk(seq, start + tokens)
+        need = cache.chunk_blocks(seq, start + tokens)
+        if need <= cache.pool.num_free or self._make_room(seq, need):
+            cache.take_chunk(seq, start + tokens, need)
             self.chunks.append((seq, tokens))
             self.room_tokens -= tokens
         self.blocked = False

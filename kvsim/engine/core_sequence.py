@@ -181,16 +181,15 @@ class SequenceCache:
         if self._caching:
             self._open_chains(seq)
 
-    def take_chunk(self, seq: Sequence, end_tokens: int) -> None:
-        """Blocks for a chunk of a running sequence; the caller has made sure that there are enough."""
-        need = self.chunk_blocks(seq, end_tokens)
-        if need:
-            self.pool.take(need)
-        required = -(-end_tokens // self._block_tokens)
-        if self.moving_groups and required > seq.states[-1][0] + 1:
-            seq.states.append((required - 1, None))
+    def take_chunk(self, seq: Sequence, end_tokens: int, need_blocks: int) -> None:
+        """A chunk of a running sequence, for which the caller has found room: `need_blocks` are `chunk_blocks`."""
+        if need_blocks:
+            self.pool.take(need_blocks)
         seq.computed_tokens = end_tokens
         if self.moving_groups:
+            last = -(-end_tokens // self._block_tokens) - 1
+            if last > seq.states[-1][0]:
+                seq.states.append((last, None))
             self.name_state(seq, end_tokens)
         if seq.opened:
             self._settle_shared(seq)
@@ -206,7 +205,10 @@ class SequenceCache:
 
     def drop_states(self, seq: Sequence, computed_tokens: int) -> bool:
         """Release states that lie before the last computed token's block; tell whether there were any."""
-        states, first, gone = seq.states, (computed_tokens - 1) // self._block_tokens, 0
+        states = seq.states
+        if len(states) < 2:  # the only one is the block of the last computed token
+            return False
+        first, gone = (computed_tokens - 1) // self._block_tokens, 0
         while gone < len(states) and states[gone][0] < first:
             gone += 1
         if gone:

@@ -45,8 +45,12 @@ class _Expansion(NamedTuple):
 
     layers: int
     flops: float
+    flop_s: float
     num_bytes: float
-    rate: Rate
+    byte_s: float
+    floor_s: float
+    exposed: float
+    extra_s: float
 
 
 class _Chunks(NamedTuple):
@@ -155,8 +159,12 @@ class FlatStep:
         total_s = 0.0
         for serial, parallel, longer, peak_s in self._scans:
             serial_s, parallel_s = serial * tokens / (chunks or 1), parallel * tokens
-            law_s = max(serial_s, parallel_s) if longer else serial_s + parallel_s
-            total_s += max(law_s, peak_s * tokens)
+            if longer:
+                law_s = serial_s if serial_s > parallel_s else parallel_s
+            else:
+                law_s = serial_s + parallel_s
+            least_s = peak_s * tokens
+            total_s += law_s if law_s > least_s else least_s
         return total_s
 
     def _add_attention(self, total_s: float, tokens: int, pairs: float, context: int) -> float:
@@ -172,9 +180,14 @@ class FlatStep:
                 long = floor_s
             total_s += long + exposed * short + extra_s
             if expansion is not None and context > tokens:
-                layers, flops, num_bytes, rate = expansion
+                layers, flops, flop_s, num_bytes, byte_s, floor_s, exposed, extra_s = expansion
                 cached = layers * (context - tokens)
-                total_s += rate.seconds(1.0, flops * cached, num_bytes * cached)
+                long, short = flops * cached * flop_s, num_bytes * cached * byte_s
+                if short > long:
+                    long, short = short, long
+                if long < floor_s:
+                    long = floor_s
+                total_s += long + exposed * short + extra_s
         return total_s
 
     def _find_rows(self, rows: int) -> tuple[float, float]:
@@ -244,6 +257,9 @@ def _line(rate: Rate, calls: float, flops: float, bytes_each: float, bytes_once:
 
 def _chunks(part: PrefillWork, rate: Rate, expand: Rate) -> _Chunks:
     layers = part.layers
-    expansion = _Expansion(layers, part.expand_flops, part.expand_bytes, expand) if part.expand_flops else None
+    expansion = None
+    if part.expand_flops:
+        expansion = _Expansion(layers, part.expand_flops, expand.flop_s, part.expand_bytes, expand.byte_s,
+                               expand.floor_s, 1.0 - expand.overlap, expand.overhead_s)
     return _Chunks(part.ratio, part.cap, layers * part.flops_per_pair, rate.flop_s, layers * part.bytes_per_context,
                    rate.byte_s, layers * rate.floor_s, 1.0 - rate.overlap, layers * rate.overhead_s, expansion)
