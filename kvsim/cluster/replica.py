@@ -110,6 +110,8 @@ class Feed:
     ----------
     until_s : float
         When the replica stops [s]: the end of the run, or a failure before it.
+    soon_s : float
+        Time of the next request that is known of [s]; inf without any.
     ended : list of (float, int)
         When requests ended [s], and which: the cluster takes them from here.
 
@@ -125,6 +127,7 @@ class Feed:
     def __init__(self, source: Arrivals) -> None:
         self.arrival_s, self.num_left = source.arrival_s, source.num_left
         self.until_s, self.clock_start_s = source.until_s, source.clock_start_s
+        self.soon_s = math.inf
         self.ended: list[tuple[float, int]] = []
         self.driver: Driver | None = None
         self._queue: deque[tuple[float, int]] = deque()
@@ -132,16 +135,18 @@ class Feed:
     def hand_over(self, row: int, at_s: float) -> None:
         """A request comes to this replica; times never fall."""
         self._queue.append((at_s, row))
+        self.soon_s = self._queue[0][0]
 
     def next_s(self) -> float:
         """Time of the next one that is known of; inf without any."""
-        return self._queue[0][0] if self._queue else math.inf
+        return self.soon_s
 
     def pop_until(self, now_s: float) -> list[int]:
         """Those that have come by `now_s`."""
         queue, found = self._queue, list[int]()
         while queue and queue[0][0] <= now_s:
             found.append(queue.popleft()[1])
+        self.soon_s = queue[0][0] if queue else math.inf
         return found
 
     def wake_s(self, now_s: float) -> float:

@@ -125,7 +125,7 @@ class Core:
         while clock.now_s < arrivals.until_s:
             if clock.now_s > self.sure_s:
                 return self._next_look_s()
-            if arrivals.next_s() <= clock.now_s:
+            if arrivals.soon_s <= clock.now_s:
                 self._take_arrivals(clock.now_s)
             if self.prefills:
                 if len(self.prefills) > 1 or not self._run_chunks(self.prefills[0]):
@@ -205,9 +205,9 @@ class Core:
             return True
         if self.fresh:
             self._drop_start_states()
-        bound_s, next_s = self.arrivals.until_s, self.arrivals.next_s()
-        if next_s < bound_s and self._arrivals_matter():
-            bound_s = next_s
+        bound_s = self.arrivals.until_s
+        if self.arrivals.soon_s < bound_s and self._arrivals_matter():
+            bound_s = min(bound_s, self.arrivals.next_s())
         made = self._decode(steps, bound_s)
         if not made:
             return False
@@ -323,7 +323,7 @@ class Core:
             tokens = self._clip(seq, seq.computed_tokens, tokens)
         if tokens == left:
             return 0
-        needed = self.need_room_tokens if self.queue else 1 if self.arrivals.next_s() <= self.clock.now_s else LAST
+        needed = self.need_room_tokens if self.queue else 1 if self.arrivals.soon_s <= self.clock.now_s else LAST
         return 0 if room - tokens >= needed and len(self.running) < self.config.max_num_seqs else tokens
 
     def _end_step(self) -> None:
@@ -332,7 +332,7 @@ class Core:
         if self.decoders.first_end <= done:
             ended = self.decoders.ending(done)
             if ended:
-                if self.arrivals.next_s() <= self.clock.before_s:
+                if self.arrivals.soon_s <= self.clock.before_s:
                     self._take_arrivals(self.clock.before_s)
                 for seq in ended:
                     self._finish(seq)
@@ -584,7 +584,9 @@ class Core:
 
     def _clip(self, seq: Sequence, start: int, tokens: int) -> int:
         """Shorten a prefill chunk of a model with checkpoints so that it ends where a checkpoint can be kept."""
-        prefill_end = self._prefill_end(seq)
+        prefill_end, known_tokens = seq.prompt_tokens, seq.known_tokens
+        if known_tokens > prefill_end + 1:
+            prefill_end = known_tokens - 1
         if start >= prefill_end:
             return tokens
         block, end = self.config.block_tokens, start + tokens
@@ -592,11 +594,12 @@ class Core:
             aligned = end - end % block
             if aligned > start or block <= self.config.max_num_batched_tokens:
                 end = aligned
-        last = ((seq.known_tokens - 1) // block - self.dropped_blocks) * block
+        last = ((known_tokens - 1) // block - self.dropped_blocks) * block
         if start < last < end:
             end = last
-        if start < seq.junction_tokens < end:
-            end = seq.junction_tokens
+        junction = seq.junction_tokens
+        if start < junction < end:
+            end = junction
         return end - start if end > start else 0
 
     def _pass_time(self, step: int) -> None:

@@ -37,6 +37,7 @@ class Incoming(Protocol):
     arrival_s: list[float]
     num_left: int
     until_s: float
+    soon_s: float
     clock_start_s: float
 
     def next_s(self) -> float:

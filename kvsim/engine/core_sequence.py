@@ -209,12 +209,16 @@ class SequenceCache:
         if len(states) < 2:  # the only one is the block of the last computed token
             return False
         first, gone = (computed_tokens - 1) // self._block_tokens, 0
+        if states[0][0] >= first:
+            return False
+        if states[1][0] >= first:
+            self._release_state(states.pop(0)[1])
+            return True
         while gone < len(states) and states[gone][0] < first:
             gone += 1
-        if gone:
-            self._release_states(states[:gone])
-            del states[:gone]
-        return gone > 0
+        self._release_states(states[:gone])
+        del states[:gone]
+        return True
 
     def name_state(self, seq: Sequence, end_tokens: int) -> bool:
         """Make the state after `end_tokens` findable if it is one to keep; tell whether it is."""
@@ -237,12 +241,10 @@ class SequenceCache:
         if not self._caching:
             self.pool.give_nameless((full + (part > 0)) * self.num_groups + self._resident)
             return
-        if is_final and self._is_alone and len(seq.path) == 1 and not seq.held[0] and full:
-            chain = seq.path[0][0]
-            if self._trie.users[chain] == 1 and not self._indexes[0].knows(chain):
-                self.pool.drop(full)
-                if part:
-                    self.pool.give_nameless(1)
+        if is_final and self._is_alone and full:
+            full = self._drop_private(seq, full)
+            if not full:
+                self.pool.give_nameless(part > 0)
                 return
         if seq.opened:
             self._settle_shared(seq)
@@ -256,6 +258,18 @@ class SequenceCache:
             self._release_states(seq.states)
             seq.states = []
         seq.held = []
+
+    def _drop_private(self, seq: Sequence, full: int) -> int:
+        """Queue the blocks of a finished request that nobody else could ask for, if none was ever findable.
+
+        Returns how many blocks are left before them. They are released before those, the last block first.
+        """
+        chain = seq.path[-1][0]
+        start = self._trie.start_block[chain]
+        if self._trie.users[chain] > 1 or not seq.tail <= start < full or self._indexes[0].knows(chain):
+            return full
+        self.pool.drop(full - start)
+        return start
 
     def _lookup_groups(self, seq: Sequence, limit: int) -> Hit:
         """`lookup` when several groups must agree."""
@@ -287,11 +301,7 @@ class SequenceCache:
     def _release_states(self, states: list[tuple[int, list[Run] | None]]) -> None:
         """Group after group, the last position first."""
         if len(states) == 1:
-            copies = states[0][1]
-            if copies is None:
-                self.pool.give_nameless(self.moving_groups)
-            else:
-                self.pool.release_blocks(copies)
+            self._release_state(states[0][1])
             return
         named = [copies for _, copies in states if copies is not None]
         if len(named) < len(states):
@@ -302,6 +312,13 @@ class SequenceCache:
             named.reverse()
             for group in range(self.moving_groups):
                 self.pool.release_blocks([copies[group] for copies in named])
+
+    def _release_state(self, copies: list[Run] | None) -> None:
+        """One state block of every group, findable or not."""
+        if copies is None:
+            self.pool.give_nameless(self.moving_groups)
+        else:
+            self.pool.release_blocks(copies)
 
     def _chain(self, seq: Sequence, end: int) -> int:
         """Chain that holds the block before block `end` of a sequence."""

@@ -32,6 +32,8 @@ class Arrivals:
         Arrival time of every request that has been scheduled so far, else nan.
     until_s : float
         When the run stops; inf as long as warming requests are under way.
+    soon_s : float
+        No request comes before this time [s]; what `next_s` says is never less, and often the same.
     clock_start_s : float
         When the last warming request ended (0 without any, nan as long as one is under way).
 
@@ -51,6 +53,7 @@ class Arrivals:
         self._heap: list[tuple[float, int, int]] = []
         self._rank = itertools.count() if workload.ties_by_finish else itertools.repeat(0)
         self._shift = 0.0
+        self.soon_s = math.inf
         self._cap = workload.idle_cap_s
         self._warming = set(workload.warming.tolist())
         self._warming_rows: list[int] = workload.warming.tolist()
@@ -88,11 +91,12 @@ class Arrivals:
                 time_s, _, i = heapq.heappop(heap)
                 if self._enters(i, time_s - shift):
                     arrived.append(i)
-            return arrived
-        while heap and heap[0][0] - shift <= now_s:
-            time_s, _, i = heapq.heappop(heap)
-            self.arrival_s[i] = time_s - shift
-            arrived.append(i)
+        else:
+            while heap and heap[0][0] - shift <= now_s:
+                time_s, _, i = heapq.heappop(heap)
+                self.arrival_s[i] = time_s - shift
+                arrived.append(i)
+        self.soon_s = heap[0][0] - shift if heap else math.inf
         return arrived
 
     def _enters(self, i: int, now_s: float) -> bool:
@@ -112,6 +116,7 @@ class Arrivals:
         gap = self.next_s() - now_s
         if math.isfinite(gap) and gap > self._cap:
             self._shift += gap - self._cap
+            self._look_ahead()
         return self.next_s()
 
     def finish(self, i: int, now_s: float) -> None:
@@ -132,6 +137,7 @@ class Arrivals:
         if self._door:
             for own_s, waiting in self._door.leave(i):
                 heapq.heappush(self._heap, (max(own_s, now_s + self._shift), next(self._rank), waiting))
+                self._look_ahead()
         for f in self._followers.get(i, ()):
             self._waits[f] -= 1
             if not self._waits[f] and self._session[f] not in self._gone:
@@ -155,13 +161,20 @@ class Arrivals:
             self._push(i, now_s)
 
     def _push(self, i: int, time_s: float) -> None:
-        heapq.heappush(self._heap, (time_s + self._shift, next(self._rank), i))
+        at_s = time_s + self._shift
+        heapq.heappush(self._heap, (at_s, next(self._rank), i))
+        if at_s - self._shift < self.soon_s:
+            self.soon_s = at_s - self._shift
+
+    def _look_ahead(self) -> None:
+        self.soon_s = self._heap[0][0] - self._shift if self._heap else math.inf
 
     def _push_roots(self, rows: range | list[int], start_s: float) -> None:
         waits, offset_s, heap, shift, rank = self._waits, self._offset_s, self._heap, self._shift, self._rank
         for i in rows:
             if not waits[i]:
                 heapq.heappush(heap, (start_s + offset_s[i] + shift, next(rank), i))
+        self._look_ahead()
 
     def _settle(self) -> None:
         """Take from the head of the heap what cannot arrive: its lane has stopped, or too many are in flight."""
