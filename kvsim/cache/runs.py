@@ -17,6 +17,9 @@ from kvsim.errors import SimulationError
 PRIMARY, SPARE, LOOSE = 0, 1, -1
 """Which copy of its blocks a run is: the one that lookups find, a younger one, or one that nobody can ask for."""
 
+MOST_BLOCKS = 1 << 32
+"""More than a prompt has blocks: a checkpoint's key is its chain's number x this + its end block."""
+
 
 class Owner(Protocol):
     """Who is told that blocks of a run have been eaten."""
@@ -29,7 +32,7 @@ class Owner(Protocol):
 class Run:
     """Blocks `lo` to `hi` of a chain in one physical copy that is referred to, and queues, as a whole.
 
-    `layer` says which copy it is; of a checkpoint, which group's. `rest` is the upper part of the last split.
+    `layer` says which copy it is. `rest` is the upper part of the last split.
     """
 
     __slots__ = ("after", "before", "chain", "hi", "index", "layer", "lo", "refs", "rest")
@@ -135,29 +138,6 @@ class FreePool:
         last = self._ends.before
         run.before, run.after = last, self._ends
         last.after = self._ends.before = run
-
-    def release_blocks(self, runs: list[Run]) -> None:
-        """Refer once less to runs of one block; those that become free queue up in the given order."""
-        ends, freed = self._ends, 0
-        last = ends.before
-        for run in runs:
-            run.refs = refs = run.refs - 1
-            if not refs:
-                run.before = last
-                last.after = last = run
-                freed += 1
-        last.after = ends
-        ends.before = last
-        self.num_free += freed
-
-    def hold_blocks(self, runs: list[Run]) -> None:
-        """Refer once more to runs of one block."""
-        for run in runs:
-            if not run.refs:
-                self.num_free -= 1
-                run.before.after = run.after
-                run.after.before = run.before
-            run.refs += 1
 
     def drop(self, count: int) -> None:
         """Queue `count` blocks that nobody will ever ask for again, as one run with such ones before them."""
@@ -414,8 +394,11 @@ def parts(run: Run, end: int) -> list[Run]:
     return found
 
 
-class CheckpointIndex:
-    """State checkpoints in the pool: one block in each of the state groups, by chain and end block.
+class CheckpointIndex(RunIndex):
+    """State checkpoints in the pool, by chain and end block: a run of one block in each of the state groups.
+
+    The first group's block is the topmost, since it is the first to be released, queued and eaten. A checkpoint can be
+    resumed while blocks of all groups are there, of one copy or of several.
 
     Parameters
     ----------
@@ -426,45 +409,59 @@ class CheckpointIndex:
     """
 
     def __init__(self, pool: FreePool, num_groups: int) -> None:
-        self.pool, self.num_groups = pool, num_groups
+        super().__init__(pool)
+        self.num_groups = num_groups
         self._ends: dict[int, list[int]] = {}
-        self._copies: dict[tuple[int, int], list[list[Run]]] = {}
 
-    def last(self, path: Path, limit: int) -> tuple[int, list[Run]]:
+    def last(self, path: Path, limit: int) -> tuple[int, Held]:
         """End block of the longest prefix, at most `limit` blocks, that all groups can resume; and its blocks."""
         if self.pool.num_owed:
             self.pool.pay()
+        num_groups = self.num_groups
         for chain, end in reversed(path):
-            ends = self._ends.get(chain, ())
+            ends = self._ends.get(chain)
+            if ends is None:
+                continue
             for k in range(bisect_right(ends, min(end, limit)) - 1, -1, -1):
-                copies = self._copies[chain, ends[k]]
-                self.pool.num_touched += 1
-                if all(copies):
-                    return ends[k], [group[0] for group in copies]
+                found, length = self.leading([(chain * MOST_BLOCKS + ends[k], num_groups)], num_groups)
+                if length == num_groups:
+                    return ends[k], found
         return 0, []
 
-    def add(self, chain: int, end: int) -> list[Run]:
+    def write(self, chain: int, end: int) -> Held:
         """A new checkpoint after block `end` of a chain, referred to by the request that wrote it."""
-        copies = self._copies.get((chain, end))
-        if copies is None:
-            copies = self._copies[chain, end] = [[] for _ in range(self.num_groups)]
+        if self.pool.num_owed:
+            self.pool.pay()
+        key = chain * MOST_BLOCKS + end
+        if key not in self._primary:
             insort(self._ends.setdefault(chain, []), end)
-        made: list[Run] = []
-        for group, blocks in enumerate(copies):
-            run = Run(self, chain, end - 1, end, 1)
-            run.layer = group
-            blocks.append(run)
-            made.append(run)
-        return made
+        held: Held = []
+        self.add(held, key, 0, self.num_groups)
+        return held
+
+    def release_by_group(self, checkpoints: list[Held]) -> None:
+        """Refer once less to several checkpoints, group after group, in the given order."""
+        for blocks in zip(*[self._singles(held) for held in checkpoints], strict=True):
+            for block in blocks:
+                self.release([block])
 
     def evict(self, run: Run, new_hi: int) -> None:
-        """Forget one block of a checkpoint."""
-        key = (run.chain, new_hi + 1)
-        copies = self._copies[key]
-        copies[run.layer].remove(run)
-        if not any(copies):
-            del self._copies[key]
-            ends = self._ends[run.chain]
-            ends.remove(key[1])
+        """Forget the blocks of a checkpoint from `new_hi` on; a younger copy takes their place."""
+        super().evict(run, new_hi)
+        if run.chain not in self._primary:
+            chain, end = divmod(run.chain, MOST_BLOCKS)
+            ends = self._ends[chain]
+            ends.remove(end)
             if not ends:
-                del self._ends[run.chain]
+                del self._ends[chain]
+
+    def _singles(self, held: Held) -> Held:
+        """The blocks of a checkpoint one by one, the first group's first."""
+        found: Held = []
+        for run, end in reversed(held):
+            for part in reversed(parts(run, end)):
+                while part.hi - part.lo > 1:
+                    upper = self._split(part, part.hi - 1)
+                    found.append((upper, upper.hi))
+                found.append((part, part.hi))
+        return found

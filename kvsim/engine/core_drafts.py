@@ -14,7 +14,7 @@ from heapq import heappush
 import numpy as np
 
 from kvsim.cache.content_trie import ContentTrie, Path
-from kvsim.cache.runs import Run
+from kvsim.cache.runs import Held
 from kvsim.engine.core_clock import FEW_STEPS, MANY_STEPS, Clock
 from kvsim.engine.core_decoders import Decoders
 from kvsim.engine.core_loop import Core
@@ -247,7 +247,7 @@ class DraftedCache(SequenceCache):
         """Blocks that must be free so that everything known of the sequence fits beside the hit."""
         need = self._slots_for(seq.known_tokens) * self.num_groups - hit[3] + self._resident
         if self.moving_groups:
-            need += self.moving_groups + sum([not run.refs for run in hit[2]])
+            need += self.moving_groups + sum([end - run.lo for run, end in hit[2] if not run.refs])
         return need
 
     def new_blocks(self, seq: Sequence, hit: Hit) -> int:
@@ -286,7 +286,7 @@ class DraftedCache(SequenceCache):
         if place is None:
             return False
         chain = self._chain(seq, end)
-        seq.states[place] = (end - 1, self._checkpoints.add(chain, end))
+        seq.states[place] = (end - 1, self._checkpoints.write(chain, end))
         self._written.add((chain, end))
         return True
 
@@ -315,7 +315,7 @@ class DraftedCache(SequenceCache):
         first = length = max(min([at for _, at in leading]) - self._dropped, 0)
         if not self._dropped:
             first = leading[0][1]
-        states: list[Run] = []
+        states: Held = []
         if self.moving_groups:
             length, states = self._checkpoints.last(seq.path, length) if length else (0, states)
             if length < first:

@@ -391,7 +391,7 @@ class Core:
             self._schedule_chunk(seq)
 
     def _is_short(self, begun: int) -> bool:
-        """Whether blocks lack for a step in which decoding sequences begin that many, in a model without checkpoints."""
+        """Whether blocks lack for the chunks of a step in which decoding sequences begin that many (no checkpoints)."""
         chunks = [self.cache.chunk_blocks(seq, self._chunk_end(seq)) for seq in self.prefills]
         return begun + sum(chunks) > self.cache.pool.num_free
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvsim.cache.content_trie import ContentTrie, Path
-from kvsim.cache.runs import CheckpointIndex, FreePool, Held, Run, RunIndex
+from kvsim.cache.runs import CheckpointIndex, FreePool, Held, RunIndex
 from kvsim.engine.kv_cache import Holding
 from kvsim.engine.types import EngineConfig
 
@@ -37,7 +37,7 @@ class Sequence:
         self.running = self.decoding = False
         self.held: list[Held] = []
         self.holding = NO_BLOCKS
-        self.states: list[tuple[int, list[Run] | None]] = []
+        self.states: list[tuple[int, Held | None]] = []
         self.opened: list[int] = []
         self.rank: tuple[int, float] = (0, 0.0)
 
@@ -73,7 +73,7 @@ class StepCount:
         return seq.computed_tokens
 
 
-Hit = tuple[int, list[Held], list[Run], int]
+Hit = tuple[int, list[Held], Held, int]
 """A cached prefix: length [blocks], runs by attention group, the checkpoint it ends at, blocks others refer to."""
 
 
@@ -146,7 +146,7 @@ class SequenceCache:
         """Blocks that must be free so that everything known of the sequence fits beside the hit."""
         need = -(-seq.known_tokens // self._block_tokens) * self.num_groups - hit[3] + self._resident
         if self.moving_groups:
-            need += self.moving_groups + sum([not run.refs for run in hit[2]])
+            need += self.moving_groups + sum([end - run.lo for run, end in hit[2] if not run.refs])
         return need
 
     def new_blocks(self, seq: Sequence, hit: Hit) -> int:
@@ -172,7 +172,7 @@ class SequenceCache:
         seq.held = groups
         seq.tail, seq.computed_tokens = length, end_tokens
         if states:
-            self.pool.hold_blocks(states)
+            self._checkpoints.hold(states)
         required = -(-end_tokens // self._block_tokens)
         self.pool.take((required - length) * self.num_groups + self.moving_groups + self._resident)
         if self.moving_groups:
@@ -226,7 +226,7 @@ class SequenceCache:
             return False
         end = end_tokens // self._block_tokens
         chain = self._chain(seq, end)
-        seq.states[-1] = (end - 1, self._checkpoints.add(chain, end))
+        seq.states[-1] = (end - 1, self._checkpoints.write(chain, end))
         self._written.add((chain, end))
         return True
 
@@ -279,7 +279,7 @@ class SequenceCache:
         else:
             leading = [index.leading(seq.path, limit) for index in self._indexes]
             first, length = leading[0][1], min([at for _, at in leading])
-        states: list[Run] = []
+        states: Held = []
         if self.moving_groups:
             length, states = self._checkpoints.last(seq.path, length) if length else (0, states)
             if length < first:
@@ -298,7 +298,7 @@ class SequenceCache:
         """Where the last checkpoint of a prompt lies [tokens]."""
         return (seq.prompt_tokens - 1) // self._block_tokens * self._block_tokens
 
-    def _release_states(self, states: list[tuple[int, list[Run] | None]]) -> None:
+    def _release_states(self, states: list[tuple[int, Held | None]]) -> None:
         """Group after group, the last position first."""
         if len(states) == 1:
             self._release_state(states[0][1])
@@ -307,18 +307,17 @@ class SequenceCache:
         if len(named) < len(states):
             self.pool.give_nameless(self.moving_groups * (len(states) - len(named)))
         if len(named) == 1:
-            self.pool.release_blocks(named[0])
+            self._checkpoints.release(named[0])
         elif named:
             named.reverse()
-            for group in range(self.moving_groups):
-                self.pool.release_blocks([copies[group] for copies in named])
+            self._checkpoints.release_by_group(named)
 
-    def _release_state(self, copies: list[Run] | None) -> None:
+    def _release_state(self, copies: Held | None) -> None:
         """One state block of every group, findable or not."""
         if copies is None:
             self.pool.give_nameless(self.moving_groups)
         else:
-            self.pool.release_blocks(copies)
+            self._checkpoints.release(copies)
 
     def _chain(self, seq: Sequence, end: int) -> int:
         """Chain that holds the block before block `end` of a sequence."""

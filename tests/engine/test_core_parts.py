@@ -110,14 +110,43 @@ def test_a_checkpoint_needs_a_block_in_every_group() -> None:
     pool = FreePool(4)
     pool.take(4)
     index = CheckpointIndex(pool, 2)
-    index.add(0, 3)
-    pool.release_blocks(index.last([(0, 9)], 5)[1])
+    index.release(index.write(0, 3))
     assert index.last([(0, 9)], 2) == (0, [])
     assert index.last([(0, 9)], 3)[0] == 3
     pool.take(1)
     assert index.last([(0, 9)], 3) == (0, [])
     pool.take(1)
     pool.check(4)
+
+
+def test_a_checkpoint_can_be_resumed_from_blocks_of_two_copies() -> None:
+    """The first group's block of the older copy is eaten: the younger copy's takes its place, the others stay."""
+    pool = FreePool(7)
+    pool.take(6)
+    index = CheckpointIndex(pool, 3)
+    older, younger = index.write(0, 5), index.write(0, 5)
+    index.release(older)
+    pool.take(2)
+    assert index.last([(0, 9)], 9)[0] == 5
+    found = index.last([(0, 9)], 9)[1]
+    assert [(run.lo, end, run.refs) for run, end in found] == [(0, 2, 0), (2, 3, 1)]
+    index.hold(found)
+    index.release(younger)
+    index.release(found)
+    pool.check(2)
+    pool.take(5)
+    assert index.last([(0, 9)], 9) == (0, [])
+
+
+def test_several_checkpoints_are_released_group_after_group() -> None:
+    pool = FreePool(6)
+    pool.take(6)
+    index = CheckpointIndex(pool, 3)
+    first, second = index.write(0, 1), index.write(0, 2)
+    index.release_by_group([second, first])
+    pool.take(2)
+    assert index.last([(0, 9)], 9) == (0, [])
+    assert [index.leading([(key, 3)], 3)[1] for key in (1, 2)] == [2, 2]
 
 
 @given(st.integers(1, 20), st.lists(st.tuples(st.integers(1, 50), st.integers(1, 60)), min_size=1, max_size=9),
