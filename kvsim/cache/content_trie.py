@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.workload.columns import offsets_of, take_ragged
 from kvsim.workload.requests import Requests
 
 Path = list[tuple[int, int]]
@@ -168,32 +169,31 @@ class _Builder:
         self.branches: dict[tuple[int, int, int], int] = {}
         self.leaf: list[int] = []
         self.bottom = [-1] * len(requests)
-        self.num_tokens: list[int] = (prompt + requests.output_tokens).tolist()
-        self.with_repeats = _rows_with_repeats(requests)
+        self.num_tokens: list[int] = []
 
     def build(self) -> ContentTrie:
         """Private requests, then the prompts of the others, then their outputs."""
-        shared = self._place_private()
-        ends = self._place_prompts(shared)
-        fresh = _occurs_once(self.requests.output_content, self.requests.piece_content)[shared].tolist()
-        outputs = self.requests.output_content[shared].tolist()
-        for i, end, content, is_fresh in zip(shared, ends, outputs, fresh, strict=True):
-            if is_fresh and self.num_blocks[i] == self.prompt_tokens[i] // self.block_tokens:
-                chain = end[0]
-                self.num_tokens[i] = self.prompt_tokens[i]
-            else:
-                chain = self._place_output(i, end, content)
+        requests, prompt = self.requests, self.requests.prompt_tokens
+        rows = self._place_private()
+        shared: list[int] = rows.tolist()
+        ends = self._place_prompts(rows)
+        unseen = np.zeros(len(requests), bool)
+        unseen[rows] = _occurs_once(requests.output_content, requests.piece_content)[rows]
+        unseen &= np.array(self.num_blocks, np.int64) == prompt // self.block_tokens
+        self.num_tokens = (prompt + np.where(unseen, 0, requests.output_tokens)).tolist()
+        outputs: list[int] = requests.output_content[rows].tolist()
+        for i, (chain, j), content, is_unseen in zip(shared, ends, outputs, unseen[rows].tolist(), strict=True):
+            if not is_unseen:
+                chain = self._place_output(i, chain, j, content)
             self.bottom[i] = chain
-            self.leaf[i] = self._last_used(chain, self.num_blocks[i])
+            end = self.num_blocks[i]
+            self.leaf[i] = chain if self.start[chain] < end else self._last_used(chain, end)
         return ContentTrie(self.start, self.parent, self._count_users(), self.leaf, self.num_blocks, self.start_token,
                            self.above, self.bottom, self.num_tokens)
 
-    def _place_private(self) -> list[int]:
+    def _place_private(self) -> NDArray[np.int64]:
         """Give a chain to every request that nobody shares a token with; return the other requests."""
         requests = self.requests
-        n = len(requests)
-        if not n:
-            return []
         first = requests.piece_content[requests.piece_offsets[:-1]]
         private = _occurs_once(first, np.zeros(0, np.int64))
         num = int(private.sum())
@@ -203,84 +203,74 @@ class _Builder:
         leaf = np.where(private, np.cumsum(private) - 1, -1)
         leaf[np.array(self.num_blocks, np.int64) == 0] = -1
         self.leaf = leaf.tolist()
-        return np.flatnonzero(~private).tolist()
+        return np.flatnonzero(~private)
 
-    def _place_prompts(self, rows: list[int]) -> list[tuple[int, int]]:
+    def _place_prompts(self, rows: NDArray[np.int64]) -> list[tuple[int, int]]:
         """Chain and piece at which each prompt ends, growing the tree as needed; pieces become lists in portions."""
-        requests = self.requests
-        offsets: list[int] = requests.piece_offsets.tolist()
+        stops = self.requests.piece_offsets[rows + 1]
         placed: list[tuple[int, int]] = []
-        contents: list[int] = []
-        tokens: list[int] = []
-        base = limit = 0
-        for i in rows:
-            start, stop = offsets[i], offsets[i + 1]
-            if stop > limit:
-                base, limit = start, max(stop, min(start + PORTION, offsets[-1]))
-                contents = requests.piece_content[base:limit].tolist()
-                tokens = requests.piece_tokens[base:limit].tolist()
-            own, ends = contents[start - base:stop - base], [*accumulate(tokens[start - base:stop - base])]
-            if i in self.with_repeats:
-                own, ends = _merged(own, ends)
-            placed.append(self._place_prompt(own, ends))
+        while (done := len(placed)) < len(rows):
+            limit = self.requests.piece_offsets[rows[done]] + PORTION
+            num = max(int(np.searchsorted(stops[done:], limit, side="right")), 1)
+            contents, ends, offsets = _merged(self.requests, rows[done:done + num])
+            placed += [self._place_prompt(contents, ends, start, stop) for start, stop in pairwise(offsets)]
         return placed
 
-    def _place_prompt(self, contents: list[int], ends: list[int]) -> tuple[int, int]:
-        """Chain and piece at which one prompt ends."""
-        root = self.roots.get(contents[0])
+    def _place_prompt(self, contents: list[int], ends: list[int], i: int, stop: int) -> tuple[int, int]:
+        """Chain and piece at which one prompt ends, pieces `i` to `stop` of those given."""
+        root = self.roots.get(contents[i])
         if root is None:
-            self.roots[contents[0]] = len(self.start)
-            return self._new_chain(-1, 0, contents, ends)
-        return self._walk(root, 0, contents, ends)
+            self.roots[contents[i]] = len(self.start)
+            return self._new_chain(-1, 0, contents[i:stop], ends[i:stop])
+        return self._walk(root, 0, contents, ends, i, stop)
 
-    def _place_output(self, i: int, end: tuple[int, int], content: int) -> int:
-        """Chain at which the output of request `i` ends, following what others wrote there."""
-        chain, j = end
-        at = self.prompt_tokens[i]
-        stop = [at + int(self.requests.output_tokens[i])]
+    def _place_output(self, i: int, chain: int, j: int, content: int) -> int:
+        """Chain at which the output of request `i` ends, following what others wrote behind piece `j` of its chain."""
+        at, end = self.prompt_tokens[i], self.num_tokens[i]
         contents, ends = self.content[chain], self.ends[chain]
         if contents[j] == content:
-            return self._walk(chain, j, [content], stop)[0]
+            if end <= ends[j]:
+                return chain
+            return self._walk(chain, j, [content], [end], 0, 1)[0]
         if ends[j] == at and j + 1 == len(contents):
             contents.append(content)
-            ends.append(stop[0])
+            ends.append(end)
             return chain
         if ends[j] == at and contents[j + 1] == content:
-            return self._walk(chain, j + 1, [content], stop)[0]
-        return self._branch(chain, at, [content], stop)[0]
+            return self._walk(chain, j + 1, [content], [end], 0, 1)[0]
+        key = (chain, at, content)
+        child = self.branches.get(key)
+        if child is not None:
+            return self._walk(child, 0, [content], [end], 0, 1)[0]
+        self.branches[key] = len(self.start)
+        return self._new_chain(chain, at, [content], [end])[0]
 
-    def _walk(self, chain: int, j: int, contents: list[int], ends: list[int]) -> tuple[int, int]:
-        """Follow pieces down from piece `j` of a chain, with which the first one begins alike."""
-        i, last = 0, len(contents) - 1
+    def _walk(self, chain: int, j: int, contents: list[int], ends: list[int], i: int, stop: int) -> tuple[int, int]:
+        """Follow pieces `i` to `stop` down from piece `j` of a chain, with which the first one begins alike."""
+        last = stop - 1
         while True:
             own, own_ends = self.content[chain], self.ends[chain]
             own_last = len(own) - 1
             while i < last and j < own_last and ends[i] == own_ends[j] and contents[i + 1] == own[j + 1]:
                 i += 1
                 j += 1
-            end, own_end = ends[i], own_ends[j]
-            if end <= own_end and i == last:
-                return chain, j
-            if end >= own_end and j == own_last:
+            end, at = ends[i], own_ends[j]
+            if end >= at and j == own_last:
                 own_ends[j] = end
-                own.extend(contents[i + 1:])
-                own_ends.extend(ends[i + 1:])
+                if i < last:
+                    own += contents[i + 1:stop]
+                    own_ends += ends[i + 1:stop]
                 return chain, len(own) - 1
-            i += end <= own_end
-            at = min(end, own_end)
-            child = self.branches.get((chain, at, contents[i]))
+            if end <= at:
+                if i == last:
+                    return chain, j
+                i, at = i + 1, end
+            key = (chain, at, contents[i])
+            child = self.branches.get(key)
             if child is None:
-                return self._branch(chain, at, contents[i:], ends[i:])
+                self.branches[key] = len(self.start)
+                return self._new_chain(chain, at, contents[i:stop], ends[i:stop])
             chain, j = child, 0
-
-    def _branch(self, chain: int, at: int, contents: list[int], ends: list[int]) -> tuple[int, int]:
-        """Follow or open the branch that leaves `chain` after `at` tokens with the given pieces."""
-        key = (chain, at, contents[0])
-        child = self.branches.get(key)
-        if child is not None:
-            return self._walk(child, 0, contents, ends)
-        self.branches[key] = len(self.start)
-        return self._new_chain(chain, at, contents, ends)
 
     def _new_chain(self, parent: int, at: int, contents: list[int], ends: list[int]) -> tuple[int, int]:
         start = at // self.block_tokens
@@ -314,15 +304,13 @@ def _occurs_once(values: NDArray[np.int64], elsewhere: NDArray[np.int64]) -> NDA
     return once & ~np.isin(values, elsewhere) if len(elsewhere) else once
 
 
-def _rows_with_repeats(requests: Requests) -> set[int]:
-    """Rows in whose prompt neighbouring pieces are of the same stream."""
-    content, offsets = requests.piece_content, requests.piece_offsets
-    first = np.flatnonzero(content[1:] == content[:-1])
-    rows = np.searchsorted(offsets, first, side="right") - 1
-    return set(rows[first + 1 < offsets[rows + 1]].tolist())
-
-
-def _merged(contents: list[int], ends: list[int]) -> tuple[list[int], list[int]]:
-    """Join neighbouring pieces of the same stream."""
-    keep = [k for k in range(len(contents)) if k + 1 == len(contents) or contents[k] != contents[k + 1]]
-    return [contents[k] for k in keep], [ends[k] for k in keep]
+def _merged(requests: Requests, rows: NDArray[np.int64]) -> tuple[list[int], list[int], list[int]]:
+    """Pieces of some prompts, neighbours of one stream joined: contents, ends [tokens], and where each row begins."""
+    offsets, content = take_ragged(requests.piece_offsets, requests.piece_content, rows)
+    tokens = take_ragged(requests.piece_offsets, requests.piece_tokens, rows)[1]
+    total = offsets_of(tokens)
+    ends = total[1:] - np.repeat(total[offsets[:-1]], np.diff(offsets))
+    is_last = np.ones(len(content), bool)
+    np.not_equal(content[1:], content[:-1], out=is_last[:-1])
+    is_last[offsets[1:] - 1] = True
+    return content[is_last].tolist(), ends[is_last].tolist(), offsets_of(is_last)[offsets].tolist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,83 +103,94 @@ def unlimited_tokens(requests: Requests, records: RunRecords, config: EngineConf
 
 
 class _Replay:
-    """A cache that forgets nothing, by chains of content."""
+    """A cache that forgets nothing, by chains of content.
+
+    Who writes blocks of a chain has written all blocks above it, so paths are followed from the leaf upwards, and only
+    as far as something is new.
+    """
 
     def __init__(self, requests: Requests, config: EngineConfig, trie: ContentTrie) -> None:
-        self.config, self.trie = config, trie
-        self.prompt: list[int] = requests.prompt_tokens.tolist()
-        self.end: dict[int, int] = {}
+        block, interval = config.block_tokens, config.retention_interval_tokens
+        self.block_tokens, self.trie, self.has_states = block, trie, bool(config.state_groups)
+        self.step = (1 if interval is None else interval // block) if self.has_states else 0
+        self.full: list[int] = (requests.prompt_tokens // block).tolist()
+        self.last: list[int] = ((requests.prompt_tokens - 1) // block).tolist()
+        self.written = [0] * len(trie.start_block)
         self.checkpoints: dict[int, list[int]] = {}
         self.junction: dict[int, int] = {}
 
     def play(self, records: RunRecords, who: Bools) -> Ints:
         """Lookups and writes in order of time; a write before the lookups of its instant."""
-        found = np.zeros(len(self.prompt), np.int64)
-        asked: list[bool] = (who | bool(self.config.state_groups)).tolist()
-        fills = np.array(self.trie.num_blocks) > records.prompt_tokens // self.config.block_tokens
-        finish_s = np.where(fills, records.finish_s, np.nan)
-        times_s = np.concatenate([records.first_token_s, finish_s, records.admitted_s])
-        kind = np.repeat([0, 1, 2], len(found))
-        for at in np.lexsort((kind, times_s))[:int(np.isfinite(times_s).sum())].tolist():
-            what, row = divmod(at, len(found))
-            if self.trie.leaf[row] < 0:
-                continue
-            if what == 2 and asked[row]:
+        num = len(who)
+        found = np.zeros(num, np.int64)
+        placed = np.array(self.trie.leaf, np.int64) >= 0
+        fills = np.array(self.trie.num_blocks, np.int64) > np.array(self.full, np.int64)
+        times_s = np.concatenate([records.first_token_s, records.finish_s, records.admitted_s])
+        counts = np.concatenate([placed, placed & fills, placed & (who | self.has_states)])
+        events = np.flatnonzero(counts & np.isfinite(times_s))
+        events = events[np.argsort(times_s[events], kind="stable")]
+        for what, row in zip((events // num).tolist(), (events % num).tolist(), strict=True):
+            if what == 2:
                 found[row] = self._look_up(row)
-            elif what < 2:
+            else:
                 self._write(row, is_prompt=not what)
         return np.where(who, found, 0)
 
     def _look_up(self, row: int) -> int:
         """Tokens found; notes where a shared prefix without a checkpoint ends."""
-        limit, at = (self.prompt[row] - 1) // self.config.block_tokens, 0
-        path = self.trie.path(row)
-        for chain, end in path:
-            end = min(end, limit)
-            if end <= at:
+        start, parent, written = self.trie.start_block, self.trie.parent, self.written
+        chain, end, at = self.trie.leaf[row], self.last[row], 0
+        while chain >= 0:
+            at = min(written[chain], end)
+            if at > start[chain]:
                 break
-            at = max(min(self.end.get(chain, 0), end), at)
-            if at < end:
-                break
+            end, at, chain = min(end, start[chain]), 0, parent[chain]
         length = at
-        if self.config.state_groups:
-            length = self._last_checkpoint(path, at)
-            self.junction[row] = at if length < at else 0
-        return length * self.config.block_tokens
+        if self.has_states and at:
+            length = self._last_checkpoint(chain, at)
+            if length < at:
+                self.junction[row] = at
+        return length * self.block_tokens
 
-    def _last_checkpoint(self, path: list[tuple[int, int]], limit: int) -> int:
-        for chain, end in reversed(path):
-            ends = self.checkpoints.get(chain, [])
-            k = bisect_right(ends, min(end, limit))
-            if k:
-                return ends[k - 1]
+    def _last_checkpoint(self, chain: int, limit: int) -> int:
+        """The last checkpoint at or before block `limit`, on the path that ends in a chain."""
+        while chain >= 0:
+            ends = self.checkpoints.get(chain)
+            if ends and ends[0] <= limit:
+                return ends[-1] if ends[-1] <= limit else ends[bisect_right(ends, limit) - 1]
+            limit = min(limit, self.trie.start_block[chain])
+            chain = self.trie.parent[chain]
         return 0
 
     def _write(self, row: int, is_prompt: bool) -> None:
-        """A prompt's full blocks, or all that the request has filled."""
-        block = self.config.block_tokens
-        full = self.prompt[row] // block if is_prompt else self.trie.num_blocks[row]
-        start = 0
-        kept = self._kept(row, full) if self.config.state_groups else set[int]()
-        for chain, end in self.trie.path(row):
-            end = min(end, full)
-            if end <= start:
-                break
-            self.end[chain] = max(self.end.get(chain, 0), end)
-            for position in kept:
-                if start < position <= end:
-                    self._keep(chain, position)
-            start = end
+        """A prompt's full blocks, or all that the request has filled, and the checkpoints in them."""
+        start, written = self.trie.start_block, self.written
+        chain, end = self.trie.leaf[row], self.full[row] if is_prompt else self.trie.num_blocks[row]
+        while chain >= 0:
+            if end > start[chain]:
+                if written[chain] >= end:
+                    break
+                if self.step:
+                    self._keep_regular(chain, max(written[chain], start[chain]), end)
+                written[chain], end = end, start[chain]
+            chain = self.trie.parent[chain]
+        if self.has_states:
+            for position in (self.last[row] if is_prompt else 0, self.junction.get(row, 0)):
+                if position:
+                    self._keep(row, position)
 
-    def _kept(self, row: int, full: int) -> set[int]:
-        """Blocks after which a request leaves checkpoints."""
-        interval, block = self.config.retention_interval_tokens, self.config.block_tokens
-        kept = {(self.prompt[row] - 1) // block, self.junction.get(row, 0)}
-        step = 1 if interval is None else interval // block
-        return kept | set(range(step, full + 1, step)) if step else kept
+    def _keep_regular(self, chain: int, after: int, end: int) -> None:
+        """The checkpoints in newly written blocks that lie at multiples of the retention interval."""
+        first = (after // self.step + 1) * self.step
+        self.checkpoints.setdefault(chain, []).extend(range(first, end + 1, self.step))
 
-    def _keep(self, chain: int, position: int) -> None:
+    def _keep(self, row: int, position: int) -> None:
+        """A checkpoint of a request; its last boundary is kept with its prompt."""
+        chain = self.trie.leaf[row]
+        while self.trie.start_block[chain] >= position:
+            chain = self.trie.parent[chain]
         ends = self.checkpoints.setdefault(chain, [])
-        k = bisect_right(ends, position)
-        if not k or ends[k - 1] != position:
+        if not ends or ends[-1] < position:
+            ends.append(position)
+        elif ends[bisect_left(ends, position)] != position:
             insort(ends, position)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,3 +42,13 @@ def join_ints(parts: Sequence[Ints]) -> Ints:
 def join_floats(parts: Sequence[Floats]) -> Floats:
     """Columns of floats one below the other; empty without any."""
     return np.concatenate([np.zeros(0, np.float64), *parts])
+
+
+def join_offsets(parts: Sequence[Ints]) -> Ints:
+    """Row offsets of ragged columns whose values are one below the other.
+
+    >>> join_offsets([np.array([0, 2, 2]), np.array([0, 1])]).tolist()
+    [0, 2, 2, 3]
+    """
+    ends = accumulate([int(p[-1]) for p in parts], initial=0)
+    return np.concatenate([np.zeros(1, np.int64), *[p[1:] + end for p, end in zip(parts, ends, strict=False)]])

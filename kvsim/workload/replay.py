@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from kvsim.errors import Problem, ScenarioError
-from kvsim.workload.columns import Ints, offsets_of, take_ragged
+from kvsim.workload.columns import Ints, join_ints, offsets_of, take_ragged
 from kvsim.workload.requests import Requests, Workload
 from kvsim.workload.sessions import CLASS_NAMES, MAIN, SUBAGENT, SessionTree
-from kvsim.workload.table import Trace
+from kvsim.workload.table import Trace, take
 from kvsim.workload.trees import AGENTX, ReplayRules, build_closed_loop, build_open_loop
 
 AT_ONCE = ReplayRules(idle_cap_s=math.inf, start_frac=None)
@@ -111,43 +111,68 @@ def session_trees_of(trace: Trace) -> list[SessionTree]:
     >>> b.piece_content.tolist(), b.num_shared, b.start_s.tolist(), a.output_tokens.tolist()
     ([0, 1], 1, [0.0], [1])
     """
-    trace = _playable(trace)
-    shared = _shared_contents(trace)
-    rank = np.full(trace.num_contents, -1, np.int64)
-    rank[shared] = np.arange(len(shared))
-    order = np.lexsort((np.arange(len(trace)), trace.time_s, trace.session))
-    sizes = np.bincount(trace.session, minlength=trace.num_sessions)
-    groups = np.split(order, np.cumsum(sizes)[:-1])
-    return [_tree(trace, rows, rank, len(shared)) for rows in groups if len(rows)]
+    trace = _by_session(_playable(trace))
+    first = offsets_of(np.bincount(trace.session, minlength=trace.num_sessions))
+    begun_s = trace.time_s[first[trace.session]] if trace.clock == "common" else 0.0
+    prompts, outputs, num_own, num_shared = _own_numbers(trace)
+    trace = replace(trace, time_s=trace.time_s - begun_s, piece_content=prompts, output_content=outputs)
+    kind = np.where(trace.stream > 0, SUBAGENT, MAIN)
+    starts = first.tolist(), trace.dep_offsets[first].tolist(), trace.piece_offsets[first].tolist()
+    return [_tree(trace, k, kind, starts, num_shared + own, num_shared)
+            for k, own in enumerate(num_own.tolist()) if starts[0][k] < starts[0][k + 1]]
 
 
-def _tree(trace: Trace, rows: Ints, rank: Ints, num_shared: int) -> SessionTree:
-    """One session from its rows."""
-    piece_offsets, pieces = take_ragged(trace.piece_offsets, trace.piece_content, rows)
-    dep_offsets, deps = take_ragged(trace.dep_offsets, trace.dep_index, rows)
-    used = np.concatenate([pieces, trace.output_content[rows]])
-    own, place = np.unique(used, return_inverse=True)
-    is_own = rank[own] < 0
-    number = np.where(is_own, num_shared + np.cumsum(is_own) - 1, rank[own])[place]
-    by_row = np.argsort(rows)
-    stream = trace.stream[rows]
+def _by_session(trace: Trace) -> Trace:
+    """Sessions one after the other, in their order, each in the order of time."""
+    order = np.lexsort((trace.time_s, trace.session))
+    row_of = np.empty(len(trace), np.int64)
+    row_of[order] = np.arange(len(trace))
+    if (np.diff(order) > 0).all():
+        return trace
+    dep_offsets, dep_index = take_ragged(trace.dep_offsets, trace.dep_index, order)
+    return replace(take(trace, order), dep_offsets=dep_offsets, dep_index=row_of[dep_index])
+
+
+def _tree(trace: Trace, k: int, kind: Ints, starts: tuple[list[int], ...], num_contents: int,
+          num_shared: int) -> SessionTree:
+    """Session `k` of a trace in the order of sessions, from where its rows, dependencies and pieces start."""
+    rows, deps, pieces = (slice(start[k], start[k + 1]) for start in starts)
+    row_offsets = slice(rows.start, rows.stop + 1)
     return SessionTree(
-        id=trace.session_names[int(trace.session[rows[0]])], stream=stream, kind=np.where(stream > 0, SUBAGENT, MAIN),
-        start_s=trace.time_s[rows] - (trace.time_s[rows[0]] if trace.clock == "common" else 0.0),
-        gap_s=trace.gap_s[rows], dep_offsets=dep_offsets,
-        dep_index=by_row[np.searchsorted(rows, deps, sorter=by_row)] if len(deps) else deps,
-        output_tokens=trace.output_tokens[rows], output_content=number[len(pieces):], piece_offsets=piece_offsets,
-        piece_content=number[:len(pieces)],
-        piece_tokens=take_ragged(trace.piece_offsets, trace.piece_tokens, rows)[1],
-        num_contents=num_shared + int(is_own.sum()), num_shared=num_shared)
+        id=trace.session_names[k], stream=trace.stream[rows], kind=kind[rows], start_s=trace.time_s[rows],
+        gap_s=trace.gap_s[rows], dep_offsets=trace.dep_offsets[row_offsets] - deps.start,
+        dep_index=trace.dep_index[deps] - rows.start, output_tokens=trace.output_tokens[rows],
+        output_content=trace.output_content[rows], piece_offsets=trace.piece_offsets[row_offsets] - pieces.start,
+        piece_content=trace.piece_content[pieces], piece_tokens=trace.piece_tokens[pieces],
+        num_contents=num_contents, num_shared=num_shared)
 
 
-def _shared_contents(trace: Trace) -> Ints:
-    """Contents that prompts of several sessions have."""
-    session = np.repeat(trace.session, np.diff(trace.piece_offsets))
-    pairs = np.unique(trace.piece_content * max(trace.num_sessions, 1) + session)
-    contents, sessions = np.unique(pairs // max(trace.num_sessions, 1), return_counts=True)
-    return contents[sessions > 1]
+def _own_numbers(trace: Trace) -> tuple[Ints, Ints, Ints, int]:
+    """Contents of prompts and outputs as each session numbers them, how many each has of its own, and how many all.
+
+    What prompts of several sessions have comes first. An output of one session may be content of another without
+    being shared in that sense: each of them then gives it a number.
+    """
+    user = np.repeat(trace.session, np.diff(trace.piece_offsets))
+    owner = np.full(trace.num_contents, -1, np.int64)
+    owner[trace.piece_content] = user
+    is_shared = np.zeros(len(owner), bool)
+    is_shared[trace.piece_content[owner[trace.piece_content] != user]] = True
+    used, user = join_ints([trace.piece_content, trace.output_content]), join_ints([user, trace.session])
+    owner[used] = user
+    elsewhere = np.flatnonzero((owner[used] != user) & ~is_shared[used])
+    pairs, place = np.unique(user[elsewhere] * len(owner) + used[elsewhere], return_inverse=True)
+    used[elsewhere] = len(owner) + place
+    content = join_ints([np.arange(len(owner)), pairs % max(len(owner), 1)])
+    owner = join_ints([np.where(is_shared, -1, owner), pairs // max(len(owner), 1)])
+    own = np.flatnonzero(owner >= 0)
+    own = own[np.lexsort((content[own], owner[own]))]
+    num_own = np.bincount(owner[own], minlength=trace.num_sessions)
+    number, shared = np.empty(len(owner), np.int64), np.flatnonzero(is_shared)
+    number[shared] = np.arange(len(shared))
+    number[own] = len(shared) + np.arange(len(own)) - np.repeat(offsets_of(num_own)[:-1], num_own)
+    prompts, outputs = np.split(number[used], [len(trace.piece_content)])
+    return prompts, outputs, num_own, len(shared)
 
 
 def _requests(trace: Trace, rate_factor: float) -> Requests:

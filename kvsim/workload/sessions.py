@@ -6,7 +6,8 @@ Readers and generators both make `SessionTree`; `kvsim.workload.trees` turns man
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -29,6 +30,34 @@ class Turn:
     gap_s: float
     stream: int = 0
     after: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class TurnColumns:
+    """Turns of a session in columns while its tree is being built; see `Turn` for the fields.
+
+    ``contents`` and ``tokens`` are the pieces of each prompt, ``after`` counts in the given order.
+    """
+
+    contents: list[list[int]] = field(default_factory=list[list[int]])
+    tokens: list[list[int]] = field(default_factory=list[list[int]])
+    output_tokens: list[int] = field(default_factory=list[int])
+    output_content: list[int] = field(default_factory=list[int])
+    start_s: list[float] = field(default_factory=list[float])
+    gap_s: list[float] = field(default_factory=list[float])
+    stream: list[int] = field(default_factory=list[int])
+    after: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
+
+    def take(self, order: Sequence[int]) -> TurnColumns:
+        """All turns in another order."""
+        row_of = [0] * len(order)
+        for row, i in enumerate(order):
+            row_of[i] = row
+        return TurnColumns(
+            [self.contents[i] for i in order], [self.tokens[i] for i in order],
+            [self.output_tokens[i] for i in order], [self.output_content[i] for i in order],
+            [self.start_s[i] for i in order], [self.gap_s[i] for i in order], [self.stream[i] for i in order],
+            [tuple([row_of[d] for d in self.after[i]]) for i in order])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,24 +150,36 @@ def tree_from_turns(name: str, turns: Sequence[Turn], num_contents: int, num_sha
     >>> tree.prompt_tokens.tolist(), tree.dep_index.tolist()
     ([100, 150], [0])
     """
-    order = sorted(range(len(turns)), key=lambda i: turns[i].start_s)
-    row_of = [0] * len(turns)
-    for row, i in enumerate(order):
-        row_of[i] = row
-    rows = [turns[i] for i in order]
-    stream = _ints([t.stream for t in rows])
+    columns = TurnColumns(
+        [[c for c, _ in t.prompt] for t in turns], [[n for _, n in t.prompt] for t in turns],
+        [t.output_tokens for t in turns], [t.output_content for t in turns], [t.start_s for t in turns],
+        [t.gap_s for t in turns], [t.stream for t in turns], [t.after for t in turns])
+    order = sorted(range(len(turns)), key=columns.start_s.__getitem__)
+    return tree_from_columns(name, columns, order, num_contents, num_shared)
+
+
+def tree_from_columns(name: str, turns: TurnColumns, order: list[int], num_contents: int,
+                      num_shared: int = 0) -> SessionTree:
+    """A tree from columns of turns, and the order in which they become its rows.
+
+    Examples
+    --------
+    >>> turns = TurnColumns([[0], [0]], [[150], [100]], [10, 10], [0, 0], [8.0, 0.0], [5.0, 0.0], [0, 0], [(1,), ()])
+    >>> tree = tree_from_columns("a", turns, [1, 0], num_contents=1)
+    >>> tree.prompt_tokens.tolist(), tree.dep_index.tolist()
+    ([100, 150], [0])
+    """
+    if order != list(range(len(order))):
+        turns = turns.take(order)
+    stream = _ints(turns.stream)
     return SessionTree(
         id=name, stream=stream, kind=np.where(stream > 0, SUBAGENT, MAIN),
-        start_s=np.array([t.start_s for t in rows], np.float64),
-        gap_s=np.array([t.gap_s for t in rows], np.float64),
-        dep_offsets=offsets_of([len(t.after) for t in rows]),
-        dep_index=_ints([row_of[d] for t in rows for d in t.after]),
-        output_tokens=_ints([t.output_tokens for t in rows]),
-        output_content=_ints([t.output_content for t in rows]),
-        piece_offsets=offsets_of([len(t.prompt) for t in rows]),
-        piece_content=_ints([c for t in rows for c, _ in t.prompt]),
-        piece_tokens=_ints([n for t in rows for _, n in t.prompt]),
-        num_contents=num_contents, num_shared=num_shared)
+        start_s=np.array(turns.start_s, np.float64), gap_s=np.array(turns.gap_s, np.float64),
+        dep_offsets=offsets_of([*map(len, turns.after)]), dep_index=_ints([*chain.from_iterable(turns.after)]),
+        output_tokens=_ints(turns.output_tokens), output_content=_ints(turns.output_content),
+        piece_offsets=offsets_of([*map(len, turns.contents)]),
+        piece_content=_ints([*chain.from_iterable(turns.contents)]),
+        piece_tokens=_ints([*chain.from_iterable(turns.tokens)]), num_contents=num_contents, num_shared=num_shared)
 
 
 def capped_clock_s(tree: SessionTree, gap_cap_s: float) -> Floats:

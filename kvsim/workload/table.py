@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from kvsim.workload.columns import Floats, Ints, join_floats, join_ints, offsets_of, take_ragged
+from kvsim.workload.columns import Floats, Ints, join_floats, join_ints, join_offsets, offsets_of, take_ragged
 from kvsim.workload.requests import Workload
 from kvsim.workload.sessions import SessionTree
 
@@ -188,6 +188,41 @@ class TraceBuilder:
         self._pieces.fromlist([number for piece in entry.prompt for number in piece])
         return len(self._times) - 1
 
+    def extend(self, time_s: Floats, sessions: Sequence[str], tokens: tuple[Ints, Ints],
+               prompts: tuple[Ints, Ints, Ints], output_content: Ints) -> None:
+        """Append requests of main agents that wait for nothing.
+
+        Parameters
+        ----------
+        time_s : float array [n]
+            When they came [s].
+        sessions : sequence of str [n]
+            Names of their sessions.
+        tokens : two int arrays [n]
+            Input and output [tokens].
+        prompts : three int arrays [n], [num pieces], [num pieces]
+            Pieces of each prompt, and their contents and lengths [tokens].
+        output_content : int array [n]
+            Contents of the outputs.
+
+        Examples
+        --------
+        >>> builder = TraceBuilder(num_contents=3)
+        >>> one, two = np.array([1]), np.array([2])
+        >>> builder.extend(np.array([5.0]), ["a"], (one, two), (one, np.array([0]), one), two)
+        >>> builder.build("")[0].output_content.tolist()
+        [2]
+        """
+        names = self._names
+        rows = np.zeros((len(time_s), 8), np.int64)
+        rows[:, 0] = [names.setdefault(name, len(names)) for name in sessions]
+        rows[:, 2], rows[:, 3] = tokens
+        rows[:, 4], rows[:, 5], rows[:, 7] = UNKNOWN, output_content, prompts[0]
+        self._times.frombytes(time_s.tobytes())
+        self._gaps.frombytes(bytes(8 * len(time_s)))
+        self._rows.frombytes(rows.tobytes())
+        self._pieces.frombytes(np.column_stack(prompts[1:]).tobytes())
+
     def build(self, label: str, epoch: bool = False) -> tuple[Trace, int]:
         """The trace, sorted by time from its first request, and how many rows came earlier than the row before.
 
@@ -259,9 +294,9 @@ def trace_of_trees(trees: Sequence[SessionTree], block_tokens: int, label: str =
         stream=join_ints([t.stream for t in trees]), input_tokens=join_ints([t.prompt_tokens for t in trees]),
         output_tokens=join_ints([t.output_tokens for t in trees]), cached_tokens=np.full(num_rows, UNKNOWN, np.int64),
         gap_s=join_floats([t.gap_s for t in trees]),
-        dep_offsets=offsets_of(join_ints([np.diff(t.dep_offsets) for t in trees])),
+        dep_offsets=join_offsets([t.dep_offsets for t in trees]),
         dep_index=join_ints([t.dep_index + row for t, _, row in bases]),
-        piece_offsets=offsets_of(join_ints([np.diff(t.piece_offsets) for t in trees])),
+        piece_offsets=join_offsets([t.piece_offsets for t in trees]),
         piece_content=join_ints([t.piece_content + content for t, content, _ in bases]),
         piece_tokens=join_ints([t.piece_tokens for t in trees]),
         output_content=join_ints([t.output_content + content for t, content, _ in bases]),
@@ -321,9 +356,9 @@ def _joined(traces: Sequence[Trace]) -> Trace:
         input_tokens=join_ints([t.input_tokens for t in traces]),
         output_tokens=join_ints([t.output_tokens for t in traces]),
         cached_tokens=join_ints([t.cached_tokens for t in traces]), gap_s=join_floats([t.gap_s for t in traces]),
-        dep_offsets=offsets_of(join_ints([np.diff(t.dep_offsets) for t in traces])),
+        dep_offsets=join_offsets([t.dep_offsets for t in traces]),
         dep_index=join_ints([t.dep_index + row[k] for k, t in parts]),
-        piece_offsets=offsets_of(join_ints([np.diff(t.piece_offsets) for t in traces])),
+        piece_offsets=join_offsets([t.piece_offsets for t in traces]),
         piece_content=join_ints([t.piece_content + content[k] for k, t in parts]),
         piece_tokens=join_ints([t.piece_tokens for t in traces]),
         output_content=join_ints([t.output_content + content[k] for k, t in parts]),

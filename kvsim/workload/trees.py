@@ -11,7 +11,7 @@ import numpy as np
 
 from kvsim.errors import ScenarioError
 from kvsim.rng import stream
-from kvsim.workload.columns import Floats, Ints, join_floats, join_ints, offsets_of, take_ragged
+from kvsim.workload.columns import Floats, Ints, join_floats, join_ints, join_offsets, offsets_of, take_ragged
 from kvsim.workload.processes import intervals
 from kvsim.workload.requests import Requests, Workload
 from kvsim.workload.sessions import CLASS_NAMES, PRIMER, WARMUP, SessionTree, capped_clock_s
@@ -323,15 +323,15 @@ def _requests(plays: Sequence[SessionTree], gap_cap_s: float) -> Requests:
     base = (shared + offsets_of([t.num_contents - t.num_shared for t in plays])[:-1]).tolist()
     row = offsets_of([len(t) for t in plays])
     gap_s = np.minimum(join_floats([t.gap_s for t in plays]), gap_cap_s)
-    num_deps = join_ints([np.diff(t.dep_offsets) for t in plays])
+    dep_offsets = join_offsets([t.dep_offsets for t in plays])
+    is_root = np.diff(dep_offsets) == 0
     sizes = np.diff(row)
     return Requests(
         session=np.repeat(np.arange(len(plays)), sizes),
-        arrival_s=np.where(num_deps == 0, gap_s, 0.0), think_s=np.where(num_deps == 0, 0.0, gap_s),
-        dep_offsets=offsets_of(num_deps),
+        arrival_s=np.where(is_root, gap_s, 0.0), think_s=np.where(is_root, 0.0, gap_s), dep_offsets=dep_offsets,
         dep_index=join_ints([t.dep_index + r for t, r in zip(plays, row.tolist(), strict=False)]),
-        output_tokens=join_ints([t.output_tokens for t in plays]), priority=np.zeros(len(num_deps), np.int64),
-        piece_offsets=offsets_of(join_ints([np.diff(t.piece_offsets) for t in plays])),
+        output_tokens=join_ints([t.output_tokens for t in plays]), priority=np.zeros(len(is_root), np.int64),
+        piece_offsets=join_offsets([t.piece_offsets for t in plays]),
         piece_content=join_ints([_played(t, t.piece_content, b) for t, b in zip(plays, base, strict=True)]),
         piece_tokens=join_ints([t.piece_tokens for t in plays]),
         output_content=join_ints([_played(t, t.output_content, b) for t, b in zip(plays, base, strict=True)]),
@@ -340,6 +340,8 @@ def _requests(plays: Sequence[SessionTree], gap_cap_s: float) -> Requests:
 
 def _played(tree: SessionTree, content: Ints, base: int) -> Ints:
     """Content ids of one play."""
+    if not tree.num_shared:
+        return content + base
     return np.where(content < tree.num_shared, content, content + (base - tree.num_shared))
 
 

@@ -18,6 +18,7 @@ from kvsim.workload.parquet import read_parquet, write_parquet
 from kvsim.workload.preset_file import load_preset, preset_from_dict, preset_to_dict
 from kvsim.workload.presets import CLAUDE_CODE, PRESETS
 from kvsim.workload.readers.read import convert, read_trace
+from kvsim.workload.replay import session_trees_of
 from kvsim.workload.table import Entry, Trace, TraceBuilder, concat, trace_of_trees
 from kvsim.workload.trace_info import trace_info
 
@@ -102,6 +103,27 @@ def test_closed_play_keeps_what_sessions_share() -> None:
     assert prompts == {(0, 64)}
     single = replace(sample(), dep_index=np.zeros(0, np.int64), dep_offsets=np.zeros(5, np.int64))
     assert single.to_workload("closed", concurrency=2).idle_cap_s == float("inf")
+
+
+def test_an_output_that_is_content_of_another_session_is_a_number_of_its_own_in_each() -> None:
+    builder = TraceBuilder(num_contents=5)
+    for session, prompt, output in (("a", [(3, 20)], 1), ("b", [(1, 30), (0, 5)], 4), ("a", [(4, 9)], 3)):
+        builder.add(Entry(0.0, sum(n for _, n in prompt), 7, session, prompt, output))
+    a, b = session_trees_of(builder.build("")[0])
+    assert (a.num_shared, a.num_contents, b.num_contents) == (0, 3, 3)
+    assert (a.piece_content.tolist(), a.output_content.tolist()) == ([1, 2], [0, 1])
+    assert (b.piece_content.tolist(), b.output_content.tolist()) == ([1, 0], [2])
+
+
+def test_interleaved_sessions_come_apart_with_what_their_requests_wait_for() -> None:
+    builder = TraceBuilder(num_contents=3)
+    first = [builder.add(Entry(1.0 + k, 5, 1, name, [(k, 5)], k)) for k, name in enumerate("ab")]
+    for time_s, name, k in ((4.0, "b", 1), (7.0, "a", 0), (9.0, "b", 1)):
+        builder.add(Entry(time_s, 8, 1, name, [(k, 8)], k, after=(first[k],), gap_s=0.5))
+    a, b = session_trees_of(builder.build("")[0])
+    assert (a.start_s.tolist(), a.dep_offsets.tolist(), a.dep_index.tolist()) == ([0.0, 6.0], [0, 0, 1], [0])
+    assert (b.start_s.tolist(), b.dep_offsets.tolist(), b.dep_index.tolist()) == ([0.0, 2.0, 7.0], [0, 0, 1, 2], [0, 0])
+    assert (a.prompt_tokens.tolist(), b.prompt_tokens.tolist()) == ([5, 8], [5, 8, 8])
 
 
 def test_info_as_text_and_data() -> None:

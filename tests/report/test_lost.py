@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 
 from kvsim.cache.tiers.config import TierConfig
 from kvsim.engine import core
-from kvsim.engine.types import EngineConfig
+from kvsim.engine.types import EngineConfig, RunRecords
 from kvsim.report.lost import lost_by, unlimited_tokens
 from kvsim.report.metrics import LostBy, Window
 from kvsim.steptime.base import LinearStepTime
 from kvsim.workload.ideal import ideal_cached_tokens
-from kvsim.workload.requests import Row, Workload, requests_from_rows
+from kvsim.workload.requests import Requests, Row, Workload, requests_from_rows
 from tests.engine.strategies import random_problem
 
+Prefix = tuple[tuple[int, int], ...]
 SECOND = LinearStepTime(1.0, 0.0, 0.0)
 WHOLE = Window(0.0, math.inf)
 
@@ -119,3 +120,53 @@ def test_a_pool_without_limits_loses_nothing_to_capacity(seed: int, kind: str) -
     order = np.argsort(run.records.arrival_s, kind="stable")
     ideal = ideal_cached_tokens(workload.requests, order[np.isfinite(run.records.arrival_s[order])])
     assert lost_by(run, WHOLE, ideal, workload.requests, config).capacity == 0.0
+
+
+def block_by_block(requests: Requests, records: RunRecords, config: EngineConfig) -> list[int]:
+    """`unlimited_tokens` with a set of blocks, each known by all tokens up to its end."""
+    step = 1 if config.retention_interval_tokens is None else config.retention_interval_tokens // config.block_tokens
+    written, checkpoints = set[Prefix](), set[Prefix]()
+    found, junction = [0] * len(requests), [0] * len(requests)
+    events = [(t, kind, i) for kind, times_s in enumerate((records.first_token_s, records.finish_s, records.admitted_s))
+              for i, t in enumerate(times_s.tolist()) if math.isfinite(t)]
+    for _, kind, i in sorted(events):
+        prompt_tokens = int(requests.prompt_tokens[i])
+        last = (prompt_tokens - 1) // config.block_tokens
+        if kind == 2:
+            path = prefixes(requests, i, last, config.block_tokens)
+            at = next((k for k, block in enumerate(path) if block not in written), last)
+            kept = [k for k in range(1, at + 1) if path[k - 1] in checkpoints] if config.state_groups else [at]
+            found[i] = max(kept, default=0) * config.block_tokens
+            junction[i] = at
+            continue
+        tokens = prompt_tokens + (int(requests.output_tokens[i]) - 1 if kind else 0)
+        path = prefixes(requests, i, tokens // config.block_tokens, config.block_tokens)
+        written |= set(path)
+        left = {last, junction[i], *(range(step, len(path) + 1, step) if step else ())}
+        checkpoints |= {path[k - 1] for k in left if 0 < k <= len(path)}
+    return found
+
+
+def prefixes(requests: Requests, i: int, num_blocks: int, block_tokens: int) -> list[Prefix]:
+    """Blocks of a request, each as the pieces of all tokens up to its end."""
+    return [cut(requests.full(i), k * block_tokens) for k in range(1, num_blocks + 1)]
+
+
+def cut(pieces: list[tuple[int, int]], tokens: int) -> Prefix:
+    kept: list[tuple[int, int]] = []
+    for content, length in pieces:
+        if tokens > 0:
+            kept.append((content, min(length, tokens)))
+        tokens -= length
+    return tuple(kept)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(["full", "hybrid"]), st.sampled_from([0, 1, 3, None]))
+def test_a_pool_without_limits_finds_what_single_blocks_say(seed: int, kind: str, step: int | None) -> None:
+    problem = random_problem(seed, kind)
+    requests, config = problem.workload.requests, problem.config
+    records = core.run(problem.workload, config, problem.step_time).records
+    config = dataclasses.replace(config, retention_interval_tokens=step and step * config.block_tokens)
+    found = unlimited_tokens(requests, records, config, np.ones(len(requests), bool))
+    assert found.tolist() == block_by_block(requests, records, config)

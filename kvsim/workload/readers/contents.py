@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard, cast
+from itertools import chain, islice
+from typing import Any, NamedTuple, TypeGuard, cast
 
 import numpy as np
 
-from kvsim.workload.readers.report import BadRow
-from kvsim.workload.requests import Ints
+from kvsim.workload.columns import Ints, offsets_of
+from kvsim.workload.readers.report import BadRow, ints_of
 
 FEW_IDS = 200
 """Up to so many ids a plain loop is faster than arrays."""
 
 _TOO_LARGE = 1 << 63
+_LARGE = 1 << 62
 
 Run = tuple[int, int]
 Pieces = list[tuple[int, int]]
@@ -37,7 +40,7 @@ class BlockContents:
 
     fresh: Callable[[], int]
     block_tokens: int
-    _contents: dict[tuple[Hashable, int, int], int] = field(default_factory=dict[tuple[Hashable, int, int], int])
+    _contents: dict[tuple[Hashable, int], dict[int, int]] = field(default_factory=lambda: defaultdict(dict[int, int]))
 
     def prompt(self, runs: Sequence[Run], tokens: int, scope: Hashable = None) -> Pieces:
         """Pieces of a prompt of `tokens`; what has no id is content of its own, ids beyond the prompt are left out.
@@ -59,11 +62,72 @@ class BlockContents:
 
     def _content(self, scope: Hashable, start: int, again: int) -> int:
         """The stream of a run; a run that only repeats its neighbour is another, since equal neighbours continue."""
-        key = (scope, start, again)
-        content = self._contents.get(key)
+        contents = self._contents[scope, again]
+        content = contents.get(start)
         if content is None:
-            content = self._contents[key] = self.fresh()
+            content = contents[start] = self.fresh()
         return content
+
+    def whole_prompts(self, runs: RunColumns) -> tuple[list[int], list[int]]:
+        """Contents of the runs of many prompts that have ids for just their blocks, and of an output after each.
+
+        As `prompt` and then `fresh` give them, row by row.
+        """
+        contents, fresh = self._contents[None, 0], self.fresh
+        prompts: list[int] = []
+        outputs: list[int] = []
+        starts = iter(runs.start.tolist())
+        for count in runs.num_runs.tolist():
+            for start in islice(starts, count):
+                content = contents.get(start)
+                if content is None:
+                    content = contents[start] = fresh()
+                prompts.append(content)
+            outputs.append(fresh())
+        return prompts, outputs
+
+
+class RunColumns(NamedTuple):
+    """Maximal runs of consecutive ids of many rows.
+
+    Attributes
+    ----------
+    start, length : int arrays [num runs]
+        First id and number of ids of each run.
+    num_runs, num_ids : int arrays [n]
+        Runs and ids of each row.
+    """
+
+    start: Ints
+    length: Ints
+    num_runs: Ints
+    num_ids: Ints
+
+
+def run_columns(rows: Sequence[object]) -> RunColumns | None:
+    """`runs_of_ids` of many rows; None where a row is no list of plain integers, or a run repeats its neighbour.
+
+    >>> run_columns([[4, 5, 6, 9], [7]])
+    RunColumns(start=array([4, 9, 7]), length=array([3, 1, 1]), num_runs=array([2, 1]), num_ids=array([4, 1]))
+    """
+    if not set(map(type, rows)) <= {list}:
+        return None
+    lists = cast("Sequence[list[int]]", rows)
+    ids = list(chain.from_iterable(lists))
+    array = ints_of(ids, -_LARGE, _LARGE)
+    if array is None:
+        return None
+    num_ids = np.array(list(map(len, lists)), np.int64)
+    offsets = offsets_of(num_ids)
+    begins = np.ones(len(ids), bool)
+    np.not_equal(array[1:], array[:-1] + 1, out=begins[1:])
+    begins[offsets[:-1][num_ids > 0]] = True
+    first = np.flatnonzero(begins)
+    start, run_offsets = array[first], np.searchsorted(first, offsets)
+    again = np.flatnonzero(start[1:] == start[:-1]) + 1
+    if not np.isin(again, run_offsets).all():
+        return None
+    return RunColumns(start, np.diff(first, append=len(ids)), np.diff(run_offsets), num_ids)
 
 
 def runs_of_ids(ids: object, key: str = "hash_ids") -> list[Run]:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvsim.workload.readers.contents import BlockContents, Run, runs_of_ids
+import numpy as np
+
+from kvsim.workload.readers.contents import BlockContents, Run, run_columns, runs_of_ids
 from kvsim.workload.readers.reading import Reading, Unique
-from kvsim.workload.readers.report import count_of, number_of, text_of
+from kvsim.workload.readers.report import count_of, ints_of, number_of, numbers_of, text_of
 from kvsim.workload.readers.source import json_rows
 from kvsim.workload.table import Entry, Trace
 
@@ -24,16 +26,45 @@ def read_mooncake(reading: Reading) -> Trace:
 
     Source: https://github.com/kvcache-ai/Mooncake (Apache-2.0), FAST25-release/traces.
     """
-    blocks = BlockContents(reading.builder.fresh, 512)
+    reader = _Mooncake(reading, BlockContents(reading.builder.fresh, 512))
+    reading.each_batch(reader.take_all, reader.take)
+    return reading.finish(knowledge="blocks", block_tokens=512, partial_blocks=True)
 
-    def take(row: dict[str, Any]) -> None:
+
+@dataclass(slots=True)
+class _Mooncake:
+    """Requests read so far."""
+
+    reading: Reading
+    blocks: BlockContents
+
+    def take(self, row: dict[str, Any]) -> None:
+        """Add one request."""
+        builder, blocks = self.reading.builder, self.blocks
         time_s = number_of(row, "timestamp", -math.inf) / 1e3
         tokens, output = count_of(row, "input_length"), count_of(row, "output_length")
-        prompt = blocks.prompt(_ids(reading, row, tokens, 512), tokens)
-        reading.builder.add(Entry(time_s, tokens, output, str(len(reading.builder)), prompt, reading.builder.fresh()))
+        prompt = blocks.prompt(_ids(self.reading, row, tokens, blocks.block_tokens), tokens)
+        builder.add(Entry(time_s, tokens, output, str(len(builder)), prompt, builder.fresh()))
 
-    reading.each(json_rows(reading.path), take)
-    return reading.finish(knowledge="blocks", block_tokens=512, partial_blocks=True)
+    def take_all(self, rows: list[dict[str, Any]]) -> bool:
+        """Add many requests, if all are as the format says."""
+        time_ms = numbers_of([row.get("timestamp") for row in rows])
+        tokens = ints_of([row.get("input_length") for row in rows])
+        output = ints_of([row.get("output_length") for row in rows])
+        runs = run_columns([row.get("hash_ids") for row in rows])
+        if time_ms is None or tokens is None or output is None or runs is None:
+            return False
+        builder, block_tokens = self.reading.builder, self.blocks.block_tokens
+        unused = runs.num_ids * block_tokens - tokens
+        if not ((unused >= 0) & (unused < block_tokens)).all():
+            return False
+        contents, outputs = self.blocks.whole_prompts(runs)
+        lengths = runs.length * block_tokens
+        lengths[np.cumsum(runs.num_runs)[runs.num_runs > 0] - 1] -= unused[runs.num_runs > 0]
+        first = len(builder)
+        builder.extend(time_ms / 1e3, [str(first + k) for k in range(len(rows))], (tokens, output),
+                       (runs.num_runs, np.array(contents, np.int64), lengths), np.array(outputs, np.int64))
+        return True
 
 
 def read_bailian(reading: Reading) -> Trace:

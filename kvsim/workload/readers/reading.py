@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from kvsim.workload.readers.contents import AppendingSession
 from kvsim.workload.readers.report import BadRow, ReadReport, parse_rows
-from kvsim.workload.readers.source import Row
+from kvsim.workload.readers.source import Row, json_batches
 from kvsim.workload.table import UNKNOWN, Entry, Trace, TraceBuilder
 
 
@@ -88,6 +88,15 @@ class Reading:
         """Hand every row to `take`; the rows for which it raises are counted."""
         for _ in parse_rows(rows, self.report, take, self.options.max_bad_rows):
             pass
+
+    def each_batch(self, take_all: Callable[[list[dict[str, Any]]], bool],
+                   take: Callable[[dict[str, Any]], None]) -> None:
+        """Hand over JSON objects in batches; one that `take_all` refuses, having changed nothing, row by row."""
+        for batch in json_batches(self.path):
+            if batch.objects is not None and take_all(batch.objects):
+                self.report.num_rows += len(batch.objects)
+            else:
+                self.each(batch.rows, take)
 
     def finish(self, epoch: bool = False, interleaved: bool = False, **known: Any) -> Trace:
         """The trace; `known` are fields of `Trace` that the format decides; `interleaved`: not meant to be sorted."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kvsim.errors import Problem, TraceError
 from kvsim.workload.readers.source import Row, json_rows
@@ -184,6 +187,36 @@ def count_of(row: dict[str, Any], key: str, low: int = 0) -> int:
     if type(value) is not int or not low <= value <= _MOST:
         raise BadRow(key, "nothing" if value is None else repr(value)[:40], f"a whole number from {low} to {_MOST}")
     return value
+
+
+def ints_of(values: Sequence[object], low: int = 0, high: int = _MOST) -> NDArray[np.int64] | None:
+    """A column of plain whole numbers, by default what `count_of` accepts; None where some are anything else.
+
+    >>> ints_of([3, 4]), ints_of([3, "4"])
+    (array([3, 4]), None)
+    """
+    if not set(map(type, values)) <= {int}:
+        return None
+    try:
+        numbers = np.array(values, np.int64)
+    except OverflowError:
+        return None
+    return numbers if not len(numbers) or low <= numbers.min() <= numbers.max() <= high else None
+
+
+def numbers_of(values: Sequence[object]) -> NDArray[np.float64] | None:
+    """A column of plain finite numbers; None where some are anything else.
+
+    >>> numbers_of([3, 4.5]), numbers_of([3, None])
+    (array([3. , 4.5]), None)
+    """
+    if not set(map(type, values)) <= {int, float}:
+        return None
+    try:
+        numbers = np.array(values, np.float64)
+    except OverflowError:
+        return None
+    return numbers if np.isfinite(numbers).all() else None
 
 
 def text_of(row: dict[str, Any], key: str) -> str:

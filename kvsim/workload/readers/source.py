@@ -7,8 +7,9 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, cast
@@ -20,8 +21,12 @@ _MAX_DOCUMENT = 512 * 2**20
 """Characters of a file that is one JSON document: such a file cannot be read as a stream."""
 
 
-_BATCH = 1 << 14
+_BATCH = 1 << 16
 """Characters of JSON that are parsed at once: a call a line costs as much as a short line itself."""
+_ROWS = 1000
+"""Rows of one JSON document that are handed on at once."""
+_UNPACKED = 1 << 17
+"""Bytes that are unpacked at once."""
 
 
 class Row(NamedTuple):
@@ -45,6 +50,21 @@ class Row(NamedTuple):
     problem: str | None = None
 
 
+class Batch(NamedTuple):
+    """Neighbouring rows of a file.
+
+    Attributes
+    ----------
+    objects : list of dict or None
+        Their fields; None if some are not rows of this kind of file.
+    rows : iterator of Row
+        The same rows one by one, to be asked for once.
+    """
+
+    objects: list[dict[str, Any]] | None
+    rows: Iterator[Row]
+
+
 @contextmanager
 def open_text(path: str | Path) -> Generator[TextIO]:
     """Open a file as text; its first bytes say whether it is compressed.
@@ -57,17 +77,23 @@ def open_text(path: str | Path) -> Generator[TextIO]:
     try:
         with open(path, "rb") as raw:
             head = raw.peek(4)[:4]
-            binary = cast(io.BufferedReader, gzip.GzipFile(fileobj=raw) if head.startswith(_GZIP) else
-                          _zstd(raw, path) if head == _ZSTD else raw)
+            binary = _gzip(raw) if head.startswith(_GZIP) else _zstd(raw, path) if head == _ZSTD else raw
             with io.TextIOWrapper(binary, encoding="utf-8-sig", newline="") as text:
-                yield text
+                try:
+                    yield text
+                except UnicodeDecodeError as error:
+                    place = binary.tell() - len(error.object) + error.start
+                    raise TraceError(f"cannot read {path}", [
+                        Problem(str(path), "", f"byte {place} is not UTF-8", "text")]) from error
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise TraceError(f"cannot read {path}", [
             Problem(str(path), "", reason, "a readable, complete file")]) from error
-    except UnicodeDecodeError as error:
-        raise TraceError(f"cannot read {path}", [
-            Problem(str(path), "", f"byte {error.start} is not UTF-8", "text")]) from error
+
+
+def _gzip(raw: io.BufferedReader) -> io.BufferedReader:
+    """Unpack gzip, much at a time: the standard library's unpacking is Python, and text asks for 8 KiB at a time."""
+    return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=raw)), _UNPACKED)
 
 
 def _zstd(raw: io.BufferedReader, path: str | Path) -> io.BufferedReader:
@@ -88,6 +114,7 @@ class _ZstdFile(io.RawIOBase):
         self._errors, self._make = zstandard.ZstdError, zstandard.ZstdDecompressor().decompressobj
         self._raw, self._frame = raw, None
         self._packed = self._ready = b""
+        self._given = 0
 
     def readable(self) -> bool:
         """Always."""
@@ -105,7 +132,12 @@ class _ZstdFile(io.RawIOBase):
                 return 0
         size = min(len(buffer), len(self._ready))
         buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        self._given += size
         return size
+
+    def tell(self) -> int:
+        """Unpacked bytes given so far."""
+        return self._given
 
     def _unpack(self, packed: bytes) -> None:
         """Unpack some bytes; a file may consist of several frames."""
@@ -136,25 +168,32 @@ def head_of(path: str | Path, num_lines: int = 5) -> list[str]:
 
 def json_rows(path: str | Path) -> Iterator[Row]:
     """Objects of a JSON-lines file, or of a file that is one JSON document (an object or a list of them)."""
+    for batch in json_batches(path):
+        yield from batch.rows
+
+
+def json_batches(path: str | Path) -> Iterator[Batch]:
+    """`json_rows` in batches, the first row by itself; batches hold little text at a time, however long the file."""
     with open_text(path) as file:
-        numbered = ((n, line) for n, line in enumerate(file, 1) if line.strip())
-        first = next(numbered, None)
-        if first is None:
+        number, first = next(((n, line) for n, line in enumerate(file, 1) if line.strip()), (0, ""))
+        if not first:
             return
-        if first[1].strip() in ("{", "[") or _opens_document(first[1]):
-            yield from _document(path, first[1] + file.read(_MAX_DOCUMENT))
+        if first.strip() in ("{", "[") or _opens_document(first):
+            yield from _document(str(path), first + file.read(_MAX_DOCUMENT))
             return
-        where = str(path)
-        yield _json_row(where, *first)
-        batch: list[tuple[int, str]] = []
-        size = 0
-        for item in numbered:
-            batch.append(item)
-            size += len(item[1])
-            if size >= _BATCH:
-                yield from _json_batch(where, batch)
-                batch, size = [], 0
-        yield from _json_batch(where, batch)
+        yield _json_batch(str(path), number, [first])
+        while text := file.read(_BATCH):
+            lines = _lines(text, file.readline())
+            yield _json_batch(str(path), number + 1, lines)
+            number += len(lines)
+
+
+def _lines(text: str, rest: str) -> list[str]:
+    """Lines of a text and the rest of its last one as files have them; the last may be empty at the end of a file."""
+    if "\r" in text or "\r" in rest:
+        return io.StringIO(text + rest, newline="").readlines()
+    *lines, last = text.split("\n")
+    return [*lines, last + rest]
 
 
 def _opens_document(line: str) -> bool:
@@ -165,32 +204,42 @@ def _opens_document(line: str) -> bool:
     return text.startswith("{") and not text.endswith("}")
 
 
-def _document(path: str | Path, text: str) -> Iterator[Row]:
+def _document(path: str, text: str) -> Iterator[Batch]:
     try:
         whole = json.loads(text)
     except json.JSONDecodeError as error:
-        yield Row(f"{path}:{error.lineno}", None, f"{text[:40].strip()!r} ({error.msg})")
+        yield Batch(None, iter([Row(f"{path}:{error.lineno}", None, f"{text[:40].strip()!r} ({error.msg})")]))
         return
-    rows = cast("list[Any]", whole) if isinstance(whole, list) else [whole]
-    for number, row in enumerate(rows, 1):
-        if isinstance(row, dict):
-            yield Row(f"{path}:{number}", cast("dict[str, Any]", row))
-        else:
-            yield Row(f"{path}:{number}", None, repr(row)[:40])
+    values = cast("list[Any]", whole) if isinstance(whole, list) else [whole]
+    for k in range(0, len(values), _ROWS):
+        yield _elements(path, k + 1, values[k:k + _ROWS])
 
 
-def _json_batch(path: str, batch: list[tuple[int, str]]) -> Iterator[Row]:
-    """Rows of several lines, each of which must be an object of its own."""
+def _elements(path: str, first: int, values: list[Any]) -> Batch:
+    """Some elements of a list from number `first` on, each of which must be an object."""
+    if set(map(type, values)) <= {dict}:
+        return _objects(path, range(first, first + len(values)), values)
+    return Batch(None, (Row(f"{path}:{number}", row) if isinstance(row, dict) else
+                        Row(f"{path}:{number}", None, repr(row)[:40]) for number, row in enumerate(values, first)))
+
+
+def _json_batch(path: str, first: int, lines: list[str]) -> Batch:
+    """Rows of several lines from line `first` on, each of which must be an object of its own or empty."""
+    numbers: Sequence[int] = range(first, first + len(lines))
+    if not all(map(str.strip, lines)):
+        numbers = [n for n, line in zip(numbers, lines, strict=True) if line.strip()]
+        lines = [line for line in lines if line.strip()]
     try:
-        values = cast("list[Any]", json.loads(f"[{','.join([line for _, line in batch])}]"))
+        values = cast("list[Any]", json.loads(f"[{','.join(lines)}]"))
     except json.JSONDecodeError:
         values = []
-    if len(values) == len(batch) and set(map(type, values)) <= {dict}:
-        for (number, _), value in zip(batch, values, strict=True):
-            yield Row(f"{path}:{number}", value)
-        return
-    for number, line in batch:
-        yield _json_row(path, number, line)
+    if len(values) == len(lines) and set(map(type, values)) <= {dict}:
+        return _objects(path, numbers, values)
+    return Batch(None, map(partial(_json_row, path), numbers, lines))
+
+
+def _objects(path: str, numbers: Iterable[int], values: list[dict[str, Any]]) -> Batch:
+    return Batch(values, map(Row, (f"{path}:{number}" for number in numbers), values))
 
 
 def _json_row(path: str, number: int, line: str) -> Row:

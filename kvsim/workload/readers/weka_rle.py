@@ -5,21 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import numpy as np
+
 from kvsim.workload.readers.contents import Run, merged_runs, runs_of_ids
 from kvsim.workload.readers.report import BadRow, ReadReport, count_of, number_of
-from kvsim.workload.sessions import SessionTree, Turn, tree_from_turns
+from kvsim.workload.sessions import SessionTree, TurnColumns, tree_from_columns
 
 
 @dataclass(slots=True)
-class _Request:
-    """One recorded request."""
+class _Stream:
+    """One agent: whose sub-agent it is and when that was running, and its requests in columns.
 
-    start_s: float
-    end_s: float
-    prompt_tokens: int
-    output_tokens: int
-    runs: list[Run]
-    place: int
+    ``runs`` are of block ids, ``run_tokens`` their lengths [tokens], ``places`` those of the requests in the file; an
+    end before its start is not recorded. ``first`` is the row of the first request among those of all streams.
+    """
+
+    number: int
+    parent: int = -1
+    began_s: float = 0.0
+    ended_s: float = 0.0
+    start_s: list[float] = field(default_factory=list[float])
+    end_s: list[float] = field(default_factory=list[float])
+    prompt_tokens: list[int] = field(default_factory=list[int])
+    output_tokens: list[int] = field(default_factory=list[int])
+    runs: list[list[Run]] = field(default_factory=list[list[Run]])
+    run_tokens: list[list[int]] = field(default_factory=list[list[int]])
+    places: list[int] = field(default_factory=list[int])
+    first: int = 0
 
 
 @dataclass(slots=True)
@@ -29,8 +41,7 @@ class _Session:
     block_tokens: int
     output_in_next_prompt: bool
     absolute: bool
-    streams: list[list[_Request]] = field(default_factory=list[list[_Request]])
-    parents: list[tuple[int, float, float]] = field(default_factory=list[tuple[int, float, float]])
+    streams: list[_Stream] = field(default_factory=list[_Stream])
     contents: dict[Run, int] = field(default_factory=dict[Run, int])
     num_contents: int = 0
     num_requests: int = 0
@@ -40,16 +51,18 @@ class _Session:
         self.num_contents += 1
         return self.num_contents - 1
 
-    def content(self, runs: list[Run], k: int) -> int:
-        """Content of run `k`: the stream that its first id begins; a run that only repeats its neighbour is another."""
-        start, again = runs[k][0], 0
-        while k and runs[k - 1][0] == start:
-            k, again = k - 1, again + 1
-        key = (start, again)
-        content = self.contents.get(key)
-        if content is None:
-            content = self.contents[key] = self.fresh()
-        return content
+    def contents_of(self, runs: list[Run]) -> list[int]:
+        """Content of each run: the stream that its first id begins; one that only repeats its neighbour is another."""
+        found: list[int] = []
+        before, again = None, 0
+        for start, _ in runs:
+            again = again + 1 if start == before else 0
+            before = start
+            content = self.contents.get((start, again))
+            if content is None:
+                content = self.contents[start, again] = self.fresh()
+            found.append(content)
+        return found
 
 
 def session_tree(row: dict[str, Any], report: ReadReport, output_in_next_prompt: bool = True) -> SessionTree:
@@ -104,8 +117,8 @@ def session_tree(row: dict[str, Any], report: ReadReport, output_in_next_prompt:
     _close(session.streams[0], 0.0, adjusted)
     if not session.num_requests:
         raise BadRow("requests", "none", "at least one request")
-    turns = _turns(session)
-    tree = tree_from_turns(str(row.get("id", report.num_rows)), turns, session.num_contents)
+    turns, order = _turns(session)
+    tree = tree_from_columns(str(row.get("id", report.num_rows)), turns, order, session.num_contents)
     report.adjusted.update(adjusted)
     return tree
 
@@ -117,23 +130,20 @@ def _absolute(row: dict[str, Any]) -> bool:
     return any(marker for marker, _ in starts) and all(first >= marker for marker, first in starts)
 
 
-def _read_stream(entry: dict[str, Any], base_s: float, session: _Session, adjusted: list[str]) -> int:
-    """Read the requests of one agent and of those nested in it; returns the number of its stream."""
-    number = len(session.streams)
-    mine: list[_Request] = []
+def _read_stream(entry: dict[str, Any], base_s: float, session: _Session, adjusted: list[str]) -> _Stream:
+    """Read the requests of one agent and of those nested in it."""
+    mine = _Stream(len(session.streams))
     session.streams.append(mine)
-    session.parents.append((-1, 0.0, 0.0))
     for raw in _entries(entry):
         start_s = base_s + number_of(raw, "t", 0)
         if "requests" in raw:
             child = _read_stream(raw, 0.0 if session.absolute else start_s, session, adjusted)
-            end_s = start_s + number_of(raw, "duration_ms", 0, 0.0) / 1e3
-            session.parents[child] = (number, start_s, end_s)
-            _close(session.streams[child], end_s, adjusted)
+            child.parent, child.began_s = mine.number, start_s
+            child.ended_s = start_s + number_of(raw, "duration_ms", 0, 0.0) / 1e3
+            _close(child, child.ended_s, adjusted)
         else:
-            mine.append(_request(raw, start_s, session, adjusted))
-            _complete_end(mine, raw, adjusted)
-    return number
+            _read_request(raw, start_s, mine, session, adjusted)
+    return mine
 
 
 def _entries(entry: dict[str, Any]) -> list[dict[str, Any]]:
@@ -147,39 +157,46 @@ def _entries(entry: dict[str, Any]) -> list[dict[str, Any]]:
     return cast(list[dict[str, Any]], entries)
 
 
-def _request(raw: dict[str, Any], start_s: float, session: _Session, adjusted: list[str]) -> _Request:
-    tokens = count_of(raw, "in", 1)
-    output = count_of(raw, "out")
+def _read_request(raw: dict[str, Any], start_s: float, mine: _Stream, session: _Session, adjusted: list[str]) -> None:
+    """Read one request, and the end of the one before where only this one tells it."""
+    tokens, output, place = count_of(raw, "in", 1), count_of(raw, "out"), session.num_requests
     if not output:
         adjusted.append("output of 0 tokens raised to 1")
+    block_tokens = session.block_tokens
+    full = tokens // block_tokens
     if "hash_runs" in raw or "hash_ids" in raw:
         runs = _runs(raw)
     else:
         adjusted.append("request without block ids, its prompt is taken as new")
-        full = tokens // session.block_tokens
-        runs = [(-(session.num_requests + 1) << 40, full)] if full else []
-    num_blocks = sum([n for _, n in runs])
-    if num_blocks != tokens // session.block_tokens:
-        raise BadRow("hash_runs" if "hash_runs" in raw else "hash_ids", f"{num_blocks} blocks",
-                     f"{tokens // session.block_tokens} full blocks for in = {tokens}")
-    session.num_requests += 1
+        runs = [(-(place + 1) << 40, full)] if full else []
+    run_tokens = [n * block_tokens for _, n in runs]
+    if (given := sum(run_tokens)) != full * block_tokens:
+        raise BadRow("hash_runs" if "hash_runs" in raw else "hash_ids", f"{given // block_tokens} blocks",
+                     f"{full} full blocks for in = {tokens}")
+    session.num_requests = place + 1
     end_s = start_s + number_of(raw, "api_time", 0, -1.0)
-    return _Request(start_s, end_s, tokens, max(output, 1), runs, session.num_requests - 1)
-
-
-def _complete_end(mine: list[_Request], raw: dict[str, Any], adjusted: list[str]) -> None:
-    """Where the end of the turn before is not recorded, take it from this turn's think time, else its start."""
-    if len(mine) > 1 and mine[-2].end_s < mine[-2].start_s:
-        before = mine[-2]
-        think_s = number_of(raw, "think_time", 0, 0.0)
-        before.end_s = max(mine[-1].start_s - think_s, before.start_s) if think_s else before.start_s
+    if mine.places and mine.end_s[-1] < mine.start_s[-1]:
+        mine.end_s[-1] = _end_before(mine.start_s[-1], start_s, raw)
         adjusted.append("api_time missing, end from the next turn's think_time")
+    mine.start_s.append(start_s)
+    mine.end_s.append(end_s)
+    mine.prompt_tokens.append(tokens)
+    mine.output_tokens.append(output or 1)
+    mine.runs.append(runs)
+    mine.run_tokens.append(run_tokens)
+    mine.places.append(place)
 
 
-def _close(stream: list[_Request], end_s: float, adjusted: list[str]) -> None:
+def _end_before(before_s: float, start_s: float, raw: dict[str, Any]) -> float:
+    """End of a turn that does not record it: from the next turn's think time, else its start."""
+    think_s = number_of(raw, "think_time", 0, 0.0)
+    return max(start_s - think_s, before_s) if think_s else before_s
+
+
+def _close(stream: _Stream, end_s: float, adjusted: list[str]) -> None:
     """Where the end of an agent's last request is not recorded, take the agent's, else its start."""
-    if stream and stream[-1].end_s < stream[-1].start_s:
-        stream[-1].end_s = max(stream[-1].start_s, end_s)
+    if stream.places and stream.end_s[-1] < stream.start_s[-1]:
+        stream.end_s[-1] = max(stream.start_s[-1], end_s)
         adjusted.append("api_time of a last request missing, end from duration_ms or its start")
 
 
@@ -190,74 +207,92 @@ def _runs(raw: dict[str, Any]) -> list[Run]:
     return runs_of_ids(raw["hash_ids"])
 
 
-def _turns(session: _Session) -> list[Turn]:
-    """Turns in the order of the file, which breaks ties of time."""
-    placed: dict[int, Turn] = {}
-    for number, stream in enumerate(session.streams):
-        prompts = _prompts(stream, session)
-        for i, (r, (prompt, output_content)) in enumerate(zip(stream, prompts, strict=True)):
-            after, gap_s = _waits(session, number, i)
-            placed[r.place] = Turn(prompt, r.output_tokens, output_content, r.start_s, gap_s, number, after)
-    return [placed[i] for i in range(len(placed))]
+def _turns(session: _Session) -> tuple[TurnColumns, list[int]]:
+    """Turns, stream by stream, and their order in time; the order of the file breaks ties."""
+    turns = TurnColumns()
+    places: list[int] = []
+    for stream in session.streams:
+        stream.first = len(places)
+        places += stream.places
+    for stream in session.streams:
+        contents, tokens, outputs = _prompts(stream, session)
+        after, gap_s = _waits(stream, session)
+        turns.contents += contents
+        turns.tokens += tokens
+        turns.output_tokens += stream.output_tokens
+        turns.output_content += outputs
+        turns.start_s += stream.start_s
+        turns.gap_s += gap_s
+        turns.stream += [stream.number] * len(after)
+        turns.after += after
+    return turns, np.lexsort((places, turns.start_s)).tolist()
 
 
-def _prompts(stream: list[_Request], session: _Session) -> list[tuple[tuple[Run, ...], int]]:
-    """Prompt pieces and output content of each turn; last turn first, since a tail is named by what follows."""
-    found: list[tuple[tuple[Run, ...], int]] = []
-    after: _Request | None = None
-    after_tail = -1
-    for r in reversed(stream):
-        goes_on = after is not None and _appends(r.runs, after.runs)
-        tail = _following(r.runs, after.runs, session, after_tail) if after is not None and goes_on else -1
-        grows = after is not None and after.prompt_tokens - r.prompt_tokens >= r.output_tokens
-        fits = tail >= 0 and grows and session.output_in_next_prompt
+def _prompts(stream: _Stream, session: _Session) -> tuple[list[list[int]], list[list[int]], list[int]]:
+    """Contents and lengths of the pieces of each prompt, and content of each output.
+
+    Last turn first, since a tail is named by what follows.
+    """
+    contents: list[list[int]] = []
+    tokens: list[list[int]] = []
+    outputs: list[int] = []
+    block_tokens = session.block_tokens
+    after: list[Run] = []
+    named: list[int] = []
+    after_tokens, after_tail = 0, -1
+    for i in range(len(stream.places) - 1, -1, -1):
+        runs, length = stream.runs[i], stream.prompt_tokens[i]
+        k = _following(runs, after) if outputs else -1
+        tail = (named[k] if k < len(named) else after_tail) if k >= 0 else -1
+        fits = tail >= 0 and after_tokens - length >= stream.output_tokens[i] and session.output_in_next_prompt
         own = -1 if fits else session.fresh()
         tail = tail if tail >= 0 else own
-        rest = r.prompt_tokens % session.block_tokens
-        pieces = [(session.content(r.runs, k), n * session.block_tokens) for k, (_, n) in enumerate(r.runs)]
-        found.append((tuple([*pieces, (tail, rest)] if rest else pieces), tail if fits else own))
-        after, after_tail = r, tail
-    return found[::-1]
+        named = named[:len(runs)] if k >= 0 else session.contents_of(runs)
+        rest = length % block_tokens
+        contents.append([*named, tail] if rest else named)
+        tokens.append([*stream.run_tokens[i], rest] if rest else stream.run_tokens[i])
+        outputs.append(tail if fits else own)
+        after, after_tokens, after_tail = runs, length, tail
+    return contents[::-1], tokens[::-1], outputs[::-1]
 
 
-def _appends(before: list[Run], after: list[Run]) -> bool:
-    """Whether the ids of a turn start with all ids of the turn before."""
+def _following(before: list[Run], after: list[Run]) -> int:
+    """Which run a turn has behind the full blocks of the one before; -1 if its ids do not start with all of those."""
     k = len(before) - 1
     if k < 0:
-        return True
-    return (len(after) > k and before[:k] == after[:k] and before[k][0] == after[k][0]
-            and before[k][1] <= after[k][1])
+        return 0
+    if k >= len(after) or before[k][0] != after[k][0] or before[k][1] > after[k][1] or before[:k] != after[:k]:
+        return -1
+    return k if before[k][1] < after[k][1] else k + 1
 
 
-def _following(before: list[Run], after: list[Run], session: _Session, after_tail: int) -> int:
-    """Content that the next, append-only turn has behind the full blocks of this one."""
-    k = len(before) - 1
-    if k >= 0 and after[k][1] > before[k][1]:
-        return session.content(after, k)
-    return session.content(after, k + 1) if len(after) > k + 1 else after_tail
+def _waits(stream: _Stream, session: _Session) -> tuple[list[tuple[int, ...]], list[float]]:
+    """What each turn of a stream waits for, and the recorded gap after that."""
+    if not stream.places:
+        return [], []
+    spawn = _spawn(stream, session)
+    after = [tuple(row for row, _ in spawn), *zip(range(stream.first, stream.first + len(stream.places) - 1))]
+    end_s = [max([end_s for _, end_s in spawn], default=0.0), *stream.end_s[:-1]]
+    children = [child for child in session.streams if child.parent == stream.number and child.places]
+    for i in range(1, len(after)) if children else ():
+        joined = _joined(children, stream.start_s[i - 1], stream.start_s[i])
+        after[i] = *after[i], *[child.first + len(child.places) - 1 for child in joined]
+        end_s[i] = max([end_s[i], *[child.end_s[-1] for child in joined]])
+    return after, [max(start - end, 0.0) for start, end in zip(stream.start_s, end_s, strict=True)]
 
 
-def _waits(session: _Session, number: int, i: int) -> tuple[tuple[int, ...], float]:
-    """What turn `i` of a stream waits for, and the recorded gap after it."""
-    stream = session.streams[number]
-    waited = [stream[i - 1], *_joined(session, number, i)] if i else _spawn(session, number)
-    end_s = max([r.end_s for r in waited], default=0.0)
-    return tuple(r.place for r in waited), max(stream[i].start_s - end_s, 0.0)
+def _joined(children: list[_Stream], low_s: float, high_s: float) -> list[_Stream]:
+    """The sub-agents that began since the turn before and had ended at this one's start."""
+    return [child for child in children if low_s <= child.began_s < high_s
+            and max(child.ended_s, child.end_s[-1]) <= high_s]
 
 
-def _joined(session: _Session, number: int, i: int) -> list[_Request]:
-    """Last requests of the sub-agents that began since the turn before and had ended at this one's start."""
-    low, high = session.streams[number][i - 1].start_s, session.streams[number][i].start_s
-    return [session.streams[child][-1] for child, (parent, start_s, end_s) in enumerate(session.parents)
-            if parent == number and low <= start_s < high and session.streams[child]
-            and max(end_s, session.streams[child][-1].end_s) <= high]
-
-
-def _spawn(session: _Session, number: int) -> list[_Request]:
-    """The parent's turn that a sub-agent follows: the last one ended by then, else the last one begun."""
-    parent, start_s, _ = session.parents[number]
-    if parent < 0:
+def _spawn(stream: _Stream, session: _Session) -> list[tuple[int, float]]:
+    """Row and end of the parent's turn that a sub-agent follows: the last one ended by then, else the last begun."""
+    if stream.parent < 0:
         return []
-    begun = [r for r in session.streams[parent] if r.start_s <= start_s]
-    ended = [r for r in begun if r.end_s <= start_s]
+    parent = session.streams[stream.parent]
+    begun = [(row, end_s) for row, (start_s, end_s)
+             in enumerate(zip(parent.start_s, parent.end_s, strict=True), parent.first) if start_s <= stream.began_s]
+    ended = [(row, end_s) for row, end_s in begun if end_s <= stream.began_s]
     return (ended or begun)[-1:]
