@@ -561,21 +561,23 @@ class Core:
 
     def _admit(self, seq: Sequence, hit: Hit, start: int, tokens: int) -> None:
         """Start or resume a request; only first admissions count as queries."""
-        seq.order, seq.running = self.next_order, True
-        self.next_order += 1
-        self.running[seq.order] = seq
+        seq.order = order = self.next_order
+        seq.running = True
+        self.next_order = order + 1
+        self.running[order] = seq
         self.cache.admit(seq, hit, start + tokens)
         self.chunks.append((seq, tokens))
         self.room_tokens -= tokens
-        columns, queried = self.columns, seq.known_tokens * self.config.prefix_caching
-        if columns.preemptions[seq.row]:
-            self.requeried_tokens += queried
+        row, columns = seq.row, self.columns
+        if columns.preemptions[row]:
+            self.requeried_tokens += seq.known_tokens
             self.rehit_tokens += start
         else:
-            columns.admitted_s[seq.row] = self.clock.now_s
-            columns.cached_tokens[seq.row] = start
-            self.queried_tokens += queried
-            self.hit_tokens += start
+            columns.admitted_s[row] = self.clock.now_s
+            self.queried_tokens += seq.known_tokens
+            if start:
+                columns.cached_tokens[row] = start
+                self.hit_tokens += start
 
     @staticmethod
     def _prefill_end(seq: Sequence) -> int:
@@ -776,15 +778,15 @@ class Core:
             raise SimulationError(f"{asked} tokens were asked for, {made} were found or computed")
 
     def _totals(self) -> RunTotals:
-        pool, sums = self.cache.pool, self.log.sums()
+        pool, sums, is_asking = self.cache.pool, self.log.sums(), int(self.config.prefix_caching)
         counters = {"evicted_blocks": pool.num_evicted, "refused_requests": len(self.columns.refusals),
-                    "requeried_tokens": self.requeried_tokens, "rehit_tokens": self.rehit_tokens,
+                    "requeried_tokens": self.requeried_tokens * is_asking, "rehit_tokens": self.rehit_tokens,
                     "jumps": self.jumps, "planned_steps": self.planned_steps,
                     "chunk_steps": self.chunk_steps, "touched_runs": pool.num_touched,
                     "chains": len(self.trie.start_block)}
         return RunTotals(
             steps=self.count.done, prefill_tokens_computed=sums.prefill_tokens, decode_tokens=sums.decode_tokens,
-            prompt_tokens_queried=self.queried_tokens, prompt_tokens_hit=self.hit_tokens,
+            prompt_tokens_queried=self.queried_tokens * is_asking, prompt_tokens_hit=self.hit_tokens,
             preemptions=self.num_preemptions, makespan_s=self.clock.now_s, busy_s=self.clock.busy_s,
             counters=counters, step_sums=sums)
 

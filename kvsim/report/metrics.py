@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -252,11 +252,35 @@ def spread(values: Floats, weights: Floats | None = None) -> Spread:
     if not len(values):
         return Spread(*[math.nan] * 5)
     if weights is None:
-        return Spread(float(values.mean()), *(float(p) for p in np.percentile(values, PERCENTILES)))
+        return Spread(float(values.mean()), *percentiles(values, PERCENTILES))
     order = np.argsort(values)
     reached = np.cumsum(weights[order]) / weights.sum()
     at = [float(values[order][np.searchsorted(reached, p / 100)]) for p in PERCENTILES]
     return Spread(float(np.average(values, weights=weights)), *at)
+
+
+def percentiles(values: Floats, percents: Sequence[float]) -> list[float]:
+    """What `numpy.percentile` gives, without the modules that it loads at its first call (12 ms).
+
+    Parameters
+    ----------
+    values : float array [n]
+        At least one, none nan.
+    percents : sequence of float
+        0 to 100.
+
+    Examples
+    --------
+    >>> percentiles(np.array([4.0, 1.0, 2.0]), [50.0, 75.0])
+    [2.0, 3.0]
+    """
+    ordered, place = np.sort(values), np.array(percents) / 100 * (len(values) - 1)
+    lower = np.floor(place).astype(np.int64)
+    part = place - lower
+    low, high = ordered[lower], ordered[np.minimum(lower + 1, len(values) - 1)]
+    step = high - low
+    found: list[float] = np.where(part < 0.5, low + step * part, high - step * (1 - part)).tolist()
+    return found
 
 
 def within_slo(records: RunRecords, end_s: float, slo: SloLimits) -> Bools:

@@ -18,6 +18,7 @@ from kvsim.report.metrics import (
     good_requests_per_s,
     hit_rate,
     latency,
+    percentiles,
     recomputed_frac,
     spread,
     throughput,
@@ -130,6 +131,11 @@ def test_a_slo_is_kept_by_each_request() -> None:
 
 def test_refused_requests_are_counted() -> None:
     assert count_refused(records_of([Served(status=REFUSED), Served(), Served(status=UNFINISHED)])) == 1
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=60), st.lists(st.floats(0, 100), min_size=1, max_size=5))
+def test_percentiles_are_numpys_to_the_last_bit(values: list[float], percents: list[float]) -> None:
+    assert percentiles(np.array(values), percents) == np.percentile(values, percents).tolist()
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
