@@ -9,7 +9,7 @@ uses only a part of it, or branches off half-way, does not cut it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -24,6 +24,9 @@ Path = list[tuple[int, int]]
 
 PORTION = 1 << 16
 """Pieces held as Python numbers at a time while a tree is built."""
+
+LONG_WAY = 64
+"""Chains above one that are remembered at most: in a content that forks at every turn they would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class ContentTrie:
     bottom, num_tokens : list of int
         Chain at which each request ends, prompt and output, and its tokens in the tree; -1 when it shares no token.
         Outputs that nobody could find need not be in the tree.
+    ways : dict of int to Path
+        Chains above a chain, kept once somebody has asked for them unless they are many.
 
     Examples
     --------
@@ -66,19 +71,32 @@ class ContentTrie:
     above: list[int]
     bottom: list[int]
     num_tokens: list[int]
+    ways: dict[int, Path] = field(default_factory=dict[int, Path], compare=False, repr=False)
 
     def path(self, i: int) -> Path:
         """Chains of request `i` with the block at which it leaves each."""
-        chain, end = self.leaf[i], self.num_blocks[i]
-        if chain >= 0 and self.parent[chain] < 0:
-            return [(chain, end)]
-        path: Path = []
-        while chain >= 0:
-            path.append((chain, end))
-            end = self.start_block[chain]
-            chain = self.parent[chain]
-        path.reverse()
-        return path
+        chain = self.leaf[i]
+        if chain < 0:
+            return []
+        above = self.parent[chain]
+        if above < 0:
+            return [(chain, self.num_blocks[i])]
+        way = self.ways.get(above)
+        if way is None:
+            way = self._way(above)
+        return [*way, (above, self.start_block[chain]), (chain, self.num_blocks[i])]
+
+    def _way(self, chain: int) -> Path:
+        """Chains above a chain with the block at which its requests leave each."""
+        way: Path = []
+        at = chain
+        while (above := self.parent[at]) >= 0:
+            way.append((above, self.start_block[at]))
+            at = above
+        way.reverse()
+        if len(way) <= LONG_WAY:
+            self.ways[chain] = way
+        return way
 
     def token_path(self, i: int) -> Path:
         """Chains of request `i` and its output with the token at which it leaves each; none if it shares nothing."""

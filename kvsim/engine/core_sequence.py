@@ -129,7 +129,11 @@ class SequenceCache:
                 self._settle(unsettled)
         if self._is_alone:
             found, length = self._indexes[0].leading(seq.path, limit)
-            return length, [found], [], sum([end - run.lo for run, end in found if run.refs]) if found else 0
+            num_shared = 0
+            for run, end in found:
+                if run.refs:
+                    num_shared += end - run.lo
+            return length, [found], [], num_shared
         return self._lookup_groups(seq, limit)
 
     def cached_blocks(self, path: Path, limit: int) -> int:
