@@ -10,9 +10,11 @@ import traceback
 
 import click
 
-from kvsim.errors import KvsimError, nearest
+from kvsim.errors import KvsimError, TraceError, nearest
 
 EXIT_BUG = 70
+MOST_ROWS = 10
+"""Problems with rows of a trace that are shown."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 COMMANDS = ("run", "capacity", "cost", "plan", "sweep", "compare", "report", "load-or-recompute", "cache", "trace",
             "profiles", "calibrate", "validate", "import-command", "import-log", "export-command", "app")
@@ -41,6 +43,14 @@ def cli() -> None:
     """KV-cache capacity and LLM serving-cost simulator."""
 
 
+def _shown(err: KvsimError) -> str:
+    """An error with its problems; of rows of a trace, which are often all wrong in one way, the first."""
+    more = len(err.problems) - MOST_ROWS
+    if not isinstance(err, TraceError) or more <= 0:
+        return str(err)
+    return f"{TraceError(err.message, err.problems[:MOST_ROWS])}\n  and {more} more"
+
+
 def _forget_output() -> None:
     """Let nothing be written to standard output at the end, which would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -56,7 +66,7 @@ def main() -> None:
     except click.exceptions.Abort:
         sys.exit(130)
     except KvsimError as err:
-        click.echo(f"error: {err}", err=True)
+        click.echo(f"error: {_shown(err)}", err=True)
         if err.exit_code == EXIT_BUG:
             traceback.print_exc()
         sys.exit(err.exit_code)

@@ -16,7 +16,7 @@ from kvsim.batch.sweep import SweepOptions, open_sweep, sweep
 from kvsim.batch.table import SweepTable
 from kvsim.errors import Problem, ScenarioError
 from kvsim.report.report import Report
-from kvsim.report.statistics import student_t
+from kvsim.report.statistics import MeanInterval, mean_interval
 from kvsim.scenario import Scenario, load_scenario
 
 HEADLINES = (
@@ -30,16 +30,6 @@ HEADLINES = (
 _NO_RESULTS = ("case", "seed", "run.seed", "run.wall_s")
 
 Source = Scenario | Report | SweepTable | str | Path | Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class MeanInterval:
-    """Mean of some figures with the 95 % interval of Student's t; both ends nan for fewer than two."""
-
-    mean: float
-    low: float
-    high: float
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +84,6 @@ class _Side:
     key: str
     inputs: dict[str, Any]
     figures: dict[str, Any]
-
-
-def mean_interval(values: Sequence[float]) -> MeanInterval:
-    """Mean and 95 % interval of independent figures, by Student's t.
-
-    Examples
-    --------
-    >>> mean_interval([1.0, 3.0])
-    MeanInterval(mean=2.0, low=-10.7, high=14.7, count=2)
-    """
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return MeanInterval(mean, math.nan, math.nan, len(values))
-    half = student_t(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    return MeanInterval(mean, mean - half, mean + half, len(values))
 
 
 def compare(a: Source, b: Source, replications: int = 5, options: SweepOptions | None = None) -> Comparison:
@@ -233,8 +208,9 @@ def _report_file(path: Path) -> list[_Side]:
             return [_reported(data)]
         return [_reported(case["report"], f"workload.concurrency={case['concurrency']} ") for case in data["cases"]]
     except (OSError, ValueError, KeyError, TypeError) as err:
+        reason = f"JSON without {err}" if isinstance(err, KeyError) else getattr(err, "strerror", None) or str(err)
         raise ScenarioError("not a report", [
-            Problem(str(path), "", f"{type(err).__name__}: {err}", "JSON that kvsim run --json wrote")]) from None
+            Problem(str(path), "", reason, "JSON that kvsim run --json wrote")]) from None
 
 
 def _reported(report: Mapping[str, Any], point: str = "") -> _Side:

@@ -18,7 +18,7 @@ from kvsim.report.cost import Cost, mode_of
 from kvsim.report.groups import group_head, groups_text
 from kvsim.report.limits import RESOURCES
 from kvsim.report.replicas import cluster_text
-from kvsim.report.report import Report, plain
+from kvsim.report.report import NOT_AS_RECORDED, Report, plain, trace_lines
 from kvsim.report.scaling import scaling_text
 from kvsim.report.statistics import median_interval
 from kvsim.report.transfers import TierUse
@@ -91,9 +91,9 @@ def run_text(result: StudyResult) -> str:
         parts.append("\n".join(["Intervals of the medians (bootstrap over the seeds)", *sure]))
     if result.steps:
         parts.append(steps_text(result.steps))
-    lost = dict.fromkeys(line for report in reports for trace in report.traces for line in trace.lines())
+    lost = trace_lines(reports)
     if lost:
-        parts.append("\n".join(["Rows of traces that were not played as recorded", *lost]))
+        parts.append("\n".join([NOT_AS_RECORDED, *lost]))
     return "\n\n".join(parts)
 
 

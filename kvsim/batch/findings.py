@@ -14,9 +14,9 @@ from typing import Any
 
 from kvsim.batch.table import SweepTable
 from kvsim.billing import active_seats
-from kvsim.comparison import MeanInterval, mean_interval
 from kvsim.profiles.store import default_store
 from kvsim.report.bill import HOURS_PER_MONTH
+from kvsim.report.statistics import MeanInterval, mean_interval
 from kvsim.scenario import Scenario
 
 CONTRIBUTION, HIT, BILL = "cost.contribution_usd_per_node_hour", "hit_rate.total", "cost.usd_per_hour"

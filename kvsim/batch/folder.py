@@ -62,7 +62,7 @@ class Folder:
             write_text(self.path / MANIFEST, json.dumps(manifest, indent=1) + "\n")
         except OSError as err:
             raise ScenarioError("cannot write the sweep's results", [
-                Problem(str(self.path), "", str(err), "a folder that can be written")]) from None
+                Problem(str(self.path), "", err.strerror or str(err), "a folder that can be written")]) from None
 
     def batch(self) -> Batch:
         """The sweep whose results these are.
@@ -77,6 +77,8 @@ class Folder:
             return Batch.model_validate(manifest["sweep"])
         except (OSError, ValueError, KeyError) as err:
             given = f"{type(err).__name__} in {MANIFEST}" if self.path.is_dir() else "no such folder"
+            if isinstance(err, FileNotFoundError) and self.path.is_dir():
+                given = f"a folder without {MANIFEST}"
             raise ScenarioError("not the folder of a sweep", [
                 Problem(str(self.path), "", given,
                         "a folder that kvsim sweep -o wrote")]) from None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from kvsim.batch.findings import BILL, CONTRIBUTION, HIT, Group, groups_of
 from kvsim.batch.table import SweepTable
@@ -31,17 +33,42 @@ CLUSTER_COLUMNS: tuple[Column, ...] = (
 )
 """Largest replica over the mean, of prompt tokens computed; and requests that began again after a failure."""
 
+PIPELINE_COLUMNS: tuple[Column, ...] = (("pipeline bubble", "pipeline.bubble_frac", lambda v: f"{v:.0%}"),)
+"""Share of the stages' time without a batch."""
+
 
 def columns_of(groups: Sequence[Group]) -> tuple[Column, ...]:
-    """Columns that say something of these points: those of clusters only where a point has several replicas."""
-    own = tuple(c for c in CLUSTER_COLUMNS if any(row.get(c[1]) for g in groups for row in g.rows))
-    return (*COLUMNS, *own)
+    """Columns that say something of these points: those of clusters and pipelines only where a point has one."""
+    rows = [row for group in groups for row in group.rows]
+    return (*COLUMNS, *(c for c in (*PIPELINE_COLUMNS, *CLUSTER_COLUMNS) if any(row.get(c[1]) for row in rows)))
 
 
 def cell(group: Group, column: Column, unknown: str = "-") -> str:
     """A point's figure as text."""
     value = group.mean(column[1])
     return unknown if math.isnan(value) else column[2](value)
+
+
+def trace_lines(table: SweepTable) -> list[str]:
+    """What became of rows of traces that the sweep's cases did not play as recorded, each line once.
+
+    Examples
+    --------
+    >>> read = {"path": "log.csv", "num_rows": 5, "bad": ["log.csv:3: missing"], "skipped": {"failed": 2}}
+    >>> trace_lines(SweepTable("x", {"case": [0, 1], "traces": [json.dumps([read]), None]}))
+    ['log.csv: 1 of 5 rows are bad and were skipped, the first: log.csv:3: missing', 'log.csv: 2 left out: failed']
+    """
+    accounts: list[dict[str, Any]] = [one for text in dict.fromkeys(table.columns.get("traces", [])) if text
+                                      for one in json.loads(text)]
+    return [*dict.fromkeys(line for one in accounts for line in _account_lines(one))]
+
+
+def _account_lines(one: Mapping[str, Any]) -> list[str]:
+    """One trace's bad rows, rows left out and rows changed."""
+    path, bad = one["path"], list[str](one.get("bad", []))
+    found = [f"{path}: {len(bad)} of {one['num_rows']} rows are bad and were skipped, the first: {b}" for b in bad[:1]]
+    found += [f"{path}: {count} left out: {why}" for why, count in one.get("skipped", {}).items()]
+    return found + [f"{path}: {count} x {why}" for why, count in one.get("adjusted", {}).items()]
 
 
 def points_text(table: SweepTable) -> str:

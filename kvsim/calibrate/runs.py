@@ -144,7 +144,8 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         data = path.read_bytes()
         lines = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8").splitlines()
     except (OSError, EOFError, UnicodeDecodeError) as err:
-        raise TraceError(f"cannot read {path}", [Problem(str(path), "", str(err), "JSON lines")]) from None
+        reason = getattr(err, "strerror", None) or str(err)
+        raise TraceError(f"cannot read {path}", [Problem(str(path), "", reason, "JSON lines")]) from None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

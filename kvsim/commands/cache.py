@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvsim.commands.common import in_a_folder, json_option, show, words, write
+from kvsim.commands.common import STDOUT, OutputFile, can_be_written, json_option, output_option, show, words, write
 from kvsim.commands.reading import options_of, reading_options, tell
 from kvsim.errors import KvsimError, Problem
 
@@ -27,13 +27,15 @@ def a_chart(ctx: click.Context, param: click.Parameter, path: Path | None) -> Pa
     """A chart of a known form, in a folder that exists, with what draws it, before a long run."""
     if path is None:
         return None
+    if path == STDOUT:
+        raise click.BadParameter(f"the file's name says what is drawn ({', '.join(CHART_NEEDS)}), so it needs one.")
     if path.suffix not in CHART_NEEDS:
         raise click.BadParameter(f"{str(path)!r}: a chart is one of {', '.join(CHART_NEEDS)}.")
     for package, remedy in CHART_NEEDS[path.suffix].items():
         if find_spec(package) is None:
             raise KvsimError("the chart cannot be drawn", [
                 Problem("--chart", package, "not installed", f"{remedy}; a chart as .svg needs nothing")])
-    return in_a_folder(ctx, param, path)
+    return can_be_written(ctx, param, path)
 
 
 @click.command()
@@ -54,10 +56,9 @@ def a_chart(ctx: click.Context, param: click.Parameter, path: Path | None) -> Pa
 @click.option("--delay", "delay_s", type=click.FloatRange(min=0.0),
               help="Infinite cache in which a block is usable only this long after its first request [s].")
 @click.option("--strict", is_flag=True, help="Infinite cache in which a block is usable by later arrivals only.")
-@click.option("--chart", "chart", type=click.Path(dir_okay=False, path_type=Path), callback=a_chart,
+@click.option("--chart", type=OutputFile(), callback=a_chart,
               help="Draw hit rate by capacity into this file: .svg, or .html or .png (need the dashboard extra).")
-@click.option("--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder,
-              help="Also write the rows to this file as CSV.")
+@output_option("--csv", "csv_file", text="Also write the rows to this file as CSV.")
 @reading_options
 @json_option
 def cache(paths: tuple[Path, ...], json_file: Path | None, csv_file: Path | None, chart: Path | None,

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from kvsim.commands.common import in_a_folder, json_option, words, write, write_json
+from kvsim.commands.common import json_option, output_option, say, words, write, write_json, wrote
 
 
 @click.command()
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder, required=True,
-              help="Where the result is written (YAML); a scenario names it as engine.calibration.")
+@output_option("-o", "--output", required=True,
+               text="Where the result is written (YAML); a scenario names it as engine.calibration.")
 @click.option("--labels", callback=words, help="Only runs with these labels; all of them by default.")
 @click.option("--microbench", is_flag=True, help="Measure this machine's GPU instead (needs PyTorch).")
 @click.option("--gpu", default="h200-sxm", show_default=True, help="The GPU of the runs, or of this machine.")
@@ -48,5 +48,5 @@ def calibrate(runs: tuple[Path, ...], output: Path, labels: tuple[str, ...], mic
         write(output, calibration.to_yaml(), "--output")
         residuals = [plain(residual) for residual in calibration.residuals()]
         write_json(json_file, {**calibration.to_dict(), "residuals": residuals})
-        click.echo(calibration.text())
-    click.echo(f"wrote {output}")
+        say(calibration.text())
+    say(wrote(output))

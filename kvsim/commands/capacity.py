@@ -28,7 +28,8 @@ from kvsim.errors import KvsimError, Problem
 @click.option("--max-num-batched-tokens", type=TokenCount(), help="Token budget of a step.")
 @click.option("--prefix-caching/--no-prefix-caching", default=True, show_default=True,
               help="Whether prompts share cached prefixes; sets the pages of hybrid models.")
-@click.option("--draft", default="none", show_default=True, help="none, mtp-kN, dspark-fp8-kN or dspark-bf16-kN.")
+@click.option("--draft", default="none", show_default=True,
+              help="none, mtp-kN, eagle3-kN, dflash-kN, dspark-fp8-kN or dspark-bf16-kN.")
 @click.option("--engine-profile", "profile", default="vllm-day0", show_default=True,
               help="Engine and version, which set the memory outside the pool and the default limits. Launch lines are "
                    "imported with the engine's newest (vllm-0.33).")

@@ -13,16 +13,50 @@ import click
 from kvsim.errors import Problem, ScenarioError
 from kvsim.units import human_int
 
+STDOUT = Path("-")
+"""What stands for standard output where a file is written."""
+_TAKEN_BY = "kvsim.stdout"
+_INSTEAD = ("--json", "--csv")
+"""Options whose file says what the text says: on standard output it replaces the text."""
 
-def in_a_folder(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a file in a folder that does not exist before a long run, not after it."""
-    if path is not None and not path.absolute().parent.is_dir():
+
+class OutputFile(click.Path):
+    """A file to write, or ``-`` for standard output; ``./-`` is a file of that name."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, allow_dash=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; absolute where it would otherwise look like standard output."""
+        found = super().convert(value, param, ctx)
+        return Path(str(value)).absolute() if found == STDOUT and str(value) != str(STDOUT) else found
+
+
+def can_be_written(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a folder that does not exist, and two files on standard output, before a long run, not after it."""
+    if path == STDOUT:
+        first = ctx.meta.setdefault(_TAKEN_BY, _flag(param))
+        if first != _flag(param):
+            raise click.BadParameter(f"{first} goes to standard output (-) already.")
+    elif path is not None and not path.absolute().parent.is_dir():
         raise click.BadParameter(f"the folder of {str(path)!r} does not exist.")
     return path
 
 
-json_option = click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path),
-                           callback=in_a_folder, help="Also write the result to this file as JSON.")
+def _flag(param: click.Parameter) -> str:
+    """How an option is written in full."""
+    return param.opts[-1]
+
+
+def output_option(*names: str, text: str, callback: Callable[..., Any] = can_be_written,
+                  required: bool = False) -> Callable[[Any], Any]:
+    """An option that names a file to write; its help, a sentence, also says what - does."""
+    dash = "prints it instead of the text" if names[0] in _INSTEAD else "is standard output"
+    return click.option(*names, type=OutputFile(), callback=callback, required=required,
+                        help=f"{text.removesuffix('.')}; - {dash}.")
+
+
+json_option = output_option("--json", "json_file", text="Also write the result to this file as JSON.")
 
 
 workers_option = click.option("--workers", type=click.IntRange(min=1),
@@ -36,9 +70,16 @@ def workers_of(given: object) -> int:
     return given if isinstance(given, int) else usable_cores()
 
 
+def say(text: str, nl: bool = True) -> None:
+    """Print text for people, if any: on standard error, or not at all, where a file takes standard output."""
+    taken_by = click.get_current_context().meta.get(_TAKEN_BY)
+    if text and taken_by not in _INSTEAD:
+        click.echo(text, nl=nl, err=taken_by is not None)
+
+
 def show(text: str, json_file: Path | None, data: Any) -> None:
     """Print a result and, if asked, write it as JSON."""
-    click.echo(text)
+    say(text)
     write_json(json_file, data)
 
 
@@ -49,11 +90,19 @@ def write_json(json_file: Path | None, data: Any) -> None:
 
 
 def write(path: Path, text: str, flag: str) -> None:
-    """Write a file, or say which flag named one that cannot be written."""
+    """Write a file or standard output, or say which flag named one that cannot be written."""
+    if path == STDOUT:
+        click.echo(text, nl=False)
+        return
     try:
         path.write_text(text)
     except OSError as err:
         raise ScenarioError("cannot write", [Problem(flag, "", f"{path}: {err.strerror}", "a writable file")]) from None
+
+
+def wrote(path: Path) -> str:
+    """The line that names a written file; empty for standard output."""
+    return "" if path == STDOUT else f"wrote {path}"
 
 
 def score(what: str, differences: Sequence[tuple[str, str]], json_file: Path | None) -> None:
@@ -64,7 +113,7 @@ def score(what: str, differences: Sequence[tuple[str, str]], json_file: Path | N
     cases = [{"name": name, "exact": not found, "difference": found or None} for name, found in differences]
     exact = [not found for _, found in differences]
     write_json(json_file, {"cases": cases, "exact": sum(exact), "total": len(exact)})
-    click.echo(f"{what}: {sum(exact)}/{len(exact)} exact")
+    say(f"{what}: {sum(exact)}/{len(exact)} exact")
     sys.exit(0 if exact and all(exact) else 1)
 
 

@@ -7,10 +7,19 @@ from pathlib import Path
 
 import click
 
-from kvsim.commands.common import in_a_folder, json_option, progress, show, words, workers_of, workers_option, write
+from kvsim.commands.common import (
+    STDOUT,
+    can_be_written,
+    json_option,
+    output_option,
+    progress,
+    show,
+    words,
+    workers_of,
+    workers_option,
+    write,
+)
 from kvsim.errors import KvsimError, Problem
-
-FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def numbers(_ctx: click.Context, _param: click.Parameter, given: str | None) -> tuple[int, ...]:
@@ -26,12 +35,12 @@ def an_html_file(ctx: click.Context, param: click.Parameter, path: Path | None) 
     """A page in a folder that exists, and the library that draws it, before a long run."""
     if path is None:
         return None
-    if path.suffix not in (".html", ".htm"):
+    if path != STDOUT and path.suffix not in (".html", ".htm"):
         raise click.BadParameter(f"{str(path)!r}: the chart is a page of HTML, e.g. cost.html.")
     if find_spec("plotly") is None:
         raise KvsimError("the chart cannot be drawn", [
             Problem("kvsim cost", "plotly", "", "the package's extra: pip install 'kvsim[dashboard]'")])
-    return in_a_folder(ctx, param, path)
+    return can_be_written(ctx, param, path)
 
 
 @click.command()
@@ -43,9 +52,9 @@ def an_html_file(ctx: click.Context, param: click.Parameter, path: Path | None) 
               help="Price profiles; the scenario's own and the newest of the other kind (owned, rented) by default.")
 @click.option("--replications", type=click.IntRange(min=1), default=1, show_default=True, help="Seeds a point.")
 @workers_option
-@click.option("--chart", type=FILE, callback=an_html_file,
-              help="Write a page with the table and its charts (needs the dashboard extra).")
-@click.option("--csv", "csv_file", type=FILE, callback=in_a_folder, help="Write the table as CSV.")
+@output_option("--chart", callback=an_html_file,
+               text="Write a page with the table and its charts (needs the dashboard extra).")
+@output_option("--csv", "csv_file", text="Write the table as CSV.")
 @json_option
 def cost(scenario: str, overrides: tuple[str, ...], sessions: tuple[int, ...], prices: tuple[str, ...],
          replications: int, **rest: object) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kvsim.commands.common import in_a_folder, json_option, show, write
+from kvsim.commands.common import json_option, output_option, show, write, wrote
 
 
 @click.command("export-command")
@@ -15,8 +15,8 @@ from kvsim.commands.common import in_a_folder, json_option, show, write
               help="Whose command; the engine profile's by default.")
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE",
               help="Change one field, e.g. engine.kv_dtype=fp8.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder,
-              help="Write a shell script here instead of printing the command.")
+@output_option("-o", "--output",
+               text="Write a shell script here instead of printing the command.")
 @json_option
 def export_command(scenario: str, engine: str | None, overrides: tuple[str, ...], output: Path | None,
                    json_file: Path | None) -> None:
@@ -30,4 +30,4 @@ def export_command(scenario: str, engine: str | None, overrides: tuple[str, ...]
     found = written(load_scenario_or_plan(scenario, overrides), engine)
     if output is not None:
         write(output, f"#!/usr/bin/env bash\n{found.text()}\n", "--output")
-    show(found.text() if output is None else f"wrote {output}", json_file, found.to_dict())
+    show(found.text() if output is None else wrote(output), json_file, found.to_dict())

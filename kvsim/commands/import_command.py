@@ -7,14 +7,26 @@ from pathlib import Path
 
 import click
 
-from kvsim.commands.common import in_a_folder, json_option, show, write
+from kvsim.commands.common import json_option, output_option, show, write, wrote
 from kvsim.errors import Problem, ScenarioError, nearest
 
 MAX_BYTES = 1_000_000
 """A file larger than this is no launch command."""
 
 
-@click.command("import-command")
+class LaunchCommand(click.Command):
+    """Says what to do where the flags of a launch command without quotes were taken for options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As usual; an unknown option also says how a launch command is given."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as err:
+            hint = "put the launch command in quotes, or last, after --"
+            raise click.UsageError(f"{err.format_message().rstrip('.')}; {hint}.", ctx) from None
+
+
+@click.command("import-command", cls=LaunchCommand)
 @click.argument("command", nargs=-1)
 @click.option("--gpu", help="GPU profile, e.g. b300; a launch line does not say.")
 @click.option("--model", help="Model profile, where the command names a path or another checkpoint.")
@@ -22,8 +34,7 @@ MAX_BYTES = 1_000_000
 @click.option("--name", help="Name of the scenario.")
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE",
               help="Set a field, e.g. workload={preset: agentx-v1, concurrency: 8, duration_s: 3600}.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder,
-              help="Write the scenario here instead of printing it.")
+@output_option("-o", "--output", text="Write the scenario here instead of printing it.")
 @json_option
 def import_command(command: tuple[str, ...], output: Path | None, json_file: Path | None, gpu: str | None,
                    **asked: object) -> None:
@@ -46,7 +57,7 @@ def import_command(command: tuple[str, ...], output: Path | None, json_file: Pat
     click.echo(found.text(), err=True)
     if output is not None:
         write(output, found.yaml(), "--output")
-    show(found.yaml().rstrip() if output is None else f"wrote {output}", json_file, found.to_dict())
+    show(found.yaml().rstrip() if output is None else wrote(output), json_file, found.to_dict())
 
 
 def _refuse_word(word: str) -> None:

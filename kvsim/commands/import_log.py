@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kvsim.commands.common import in_a_folder, json_option, show, write
+from kvsim.commands.common import json_option, output_option, show, write, wrote
 
 
 @click.command("import-log")
@@ -16,8 +16,7 @@ from kvsim.commands.common import in_a_folder, json_option, show, write
 @click.option("--model", help="Model profile, where the log names a path.")
 @click.option("--engine-profile", help="Engine profile, with the log's own arguments.")
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change one field of the scenario.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder,
-              help="Write the scenario with the logged pool here.")
+@output_option("-o", "--output", text="Write the scenario with the logged pool here.")
 @json_option
 def import_log(log: Path, scenario: str | None, overrides: tuple[str, ...], output: Path | None, json_file: Path | None,
                **asked: str | None) -> None:
@@ -27,14 +26,14 @@ def import_log(log: Path, scenario: str | None, overrides: tuple[str, ...], outp
     """
     from kvsim.interop.checking import check_log
     from kvsim.interop.importing import ImportOptions
-    from kvsim.interop.logs import read_log
+    from kvsim.interop.logs import STDIN, read_log
     from kvsim.scenario import load_scenario
 
-    found = read_log(Path("/dev/stdin") if str(log) == "-" else log)
+    found = read_log(STDIN if str(log) == "-" else log)
     base = load_scenario(scenario, overrides) if scenario is not None else None
     check = check_log(found, base, ImportOptions(overrides=overrides, **asked))
     text = check.text()
     if output is not None:
         write(output, check.yaml(), "--output")
-        text += f"\nwrote {output}"
-    show(text, json_file, check.to_dict())
+        text += f"\n{wrote(output)}"
+    show(text.rstrip(), json_file, check.to_dict())

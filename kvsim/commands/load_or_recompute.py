@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-from kvsim.commands.common import json_option, show, write
-from kvsim.commands.cost import FILE, an_html_file, numbers
+from kvsim.commands.common import json_option, output_option, show, write
+from kvsim.commands.cost import an_html_file, numbers
 
 
 @click.command("load-or-recompute")
 @click.argument("scenario")
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change one field.")
 @click.option("--lengths", callback=numbers, metavar="N,N,...", help="Context lengths; 1,024 to 1,048,576 by default.")
-@click.option("--chart", type=FILE, callback=an_html_file, help="Write a page with the charts (dashboard extra).")
+@output_option("--chart", callback=an_html_file, text="Write a page with the charts (dashboard extra).")
 @json_option
 def load_or_recompute(scenario: str, overrides: tuple[str, ...], lengths: tuple[int, ...], chart: Path | None,
                       json_file: Path | None) -> None:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvsim.commands.common import in_a_folder, json_option, show, write, write_json
+from kvsim.commands.common import json_option, output_option, say, show, write, write_json, wrote
 
 if TYPE_CHECKING:
     from kvsim.profiles.store import Kind
 
-KINDS = ("gpu", "node", "storage", "price", "api-price", "model", "engine")
+KINDS = ("gpu", "node", "storage", "price", "api-price", "model", "engine", "draft")
 
 
 @click.group()
 def profiles() -> None:
-    """Browse and check GPUs, nodes, storage, prices, models and engines."""
+    """Browse and check GPUs, nodes, storage, prices, models, engines and draft models."""
 
 
 @profiles.command("list")
@@ -58,16 +58,15 @@ def profiles_check(paths: tuple[Path, ...], json_file: Path | None) -> None:
 
     count, problems = check_paths(paths)
     for problem in problems:
-        click.echo(str(problem))
+        say(str(problem))
     write_json(json_file, {"checked": count, "problems": [str(problem) for problem in problems]})
-    click.echo(f"profiles: {count} checked, {len(problems)} problems")
+    say(f"profiles: {count} checked, {len(problems)} problems")
     sys.exit(2 if problems else 0)
 
 
 @profiles.command("import-measurements")
 @click.argument("measurements", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder,
-              help="Write the profile here instead of printing it.")
+@output_option("-o", "--output", text="Write the profile here instead of printing it.")
 @json_option
 def profiles_import_measurements(measurements: Path, output: Path | None, json_file: Path | None) -> None:
     """Put MEASUREMENTS of 'kvsim calibrate --microbench' into the GPU's profile.
@@ -83,8 +82,7 @@ def profiles_import_measurements(measurements: Path, output: Path | None, json_f
 @profiles.command("import")
 @click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--name", help="Name of the new profile; the file's folder name by default.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder,
-              help="Write here instead of printing.")
+@output_option("-o", "--output", text="Write here instead of printing.")
 @json_option
 def profiles_import(config: Path, name: str | None, output: Path | None, json_file: Path | None) -> None:
     """Turn a Hugging Face CONFIG (config.json) into a model profile."""
@@ -99,7 +97,7 @@ def _give(text: str, output: Path | None, json_file: Path | None) -> None:
 
     if output is not None:
         write(output, text, "--output")
-    click.echo(text if output is None else f"wrote {output}", nl=output is not None)
+    say(text if output is None else wrote(output), nl=output is not None)
     if json_file is not None:
         found = load_text(text, "the profile")
         write_json(json_file, found.model_dump(mode="json", by_alias=True, exclude_none=True))

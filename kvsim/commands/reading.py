@@ -15,9 +15,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _OPTIONS = (
     click.option("--format", "format", help="Format of all files; found from the content of each by default."),
-    click.option("--mapping", help="Columns of a CSV, JSON or Parquet log: timestamp=T,input_tokens=I,output_tokens=O"
-                                   "[,session=S][,cached_tokens=C][,stream=A][,time_unit=ms], or the same as JSON. "
-                                   "Usual names are found without."),
+    click.option("--mapping", help="Columns of a CSV, JSON or Parquet log: timestamp=T,input_tokens=I,output_tokens=O, "
+                                   "then where there are such session=S, cached_tokens=C, stream=A, and time_unit=ms; "
+                                   "commas between, no blanks, or the same as JSON. Usual names are found without."),
     click.option("--max-bad-rows", type=click.IntRange(min=0), default=100, show_default=True,
                  help="Bad rows that are skipped before the reading fails."),
     click.option("--ids", type=click.Choice(["auto", "session", "global"]), default="auto", show_default=True,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvsim.commands.common import in_a_folder, json_option, progress, workers_option, write, write_json
+from kvsim.commands.common import json_option, output_option, progress, say, workers_option, write, write_json, wrote
 from kvsim.errors import KvsimError, Problem
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder, required=True,
-              help="The page; it carries everything it needs.")
+@output_option("-o", "--output", required=True, text="The page, which carries everything it needs.")
 @click.option("--uncertainty", "draws", type=click.IntRange(min=0), default=12, show_default=True, metavar="N",
               help="Simulate the best point again with figures drawn N times from their ranges, once per folder; "
                    "0 leaves it out.")
@@ -43,7 +42,7 @@ def report(folder: Path, output: Path, draws: int, workers: int | None, json_fil
     doubts = _doubts(table, held, draws, workers) if draws else None
     write(output, sweep_page(table, held.batch(), doubts), "--output")
     write_json(json_file, plain({"name": table.name, "cases": list(table), "doubts": doubts}))
-    click.echo(f"wrote {output}")
+    say(wrote(output))
 
 
 def _doubts(table: SweepTable, folder: Folder, draws: int, workers: int | None) -> Doubts | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kvsim.commands.common import in_a_folder, json_option, progress, show, write
+from kvsim.commands.common import json_option, output_option, progress, show, write
 
 
 @click.command()
@@ -14,8 +14,8 @@ from kvsim.commands.common import in_a_folder, json_option, progress, show, writ
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE",
               help="Change one field, e.g. engine.kv_dtype=fp8.")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed; the same as --set seed=N.")
-@click.option("--trace-events", "trace_file", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder,
-              help="Write the first run's requests as trace events (JSON), which ui.perfetto.dev opens.")
+@output_option("--trace-events", "trace_file",
+               text="Write the first run's requests as trace events (JSON), which ui.perfetto.dev opens.")
 @click.option("--uncertainty", "draws", type=click.IntRange(min=1), metavar="N",
               help="Also draw the figures that have ranges N times: intervals, and what would flip the result.")
 @json_option

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvsim.commands.common import json_option, show, workers_of, workers_option, write_json
+from kvsim.commands.common import STDOUT, json_option, say, show, workers_of, workers_option, write_json
+from kvsim.units import parse
 
 if TYPE_CHECKING:
     from kvsim.batch.spec import Batch
@@ -22,16 +23,34 @@ SHOWN_FAILURES = 10
 GIB = 2**30
 
 
+def a_folder(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
+    """A folder; standard output is none."""
+    if path == STDOUT:
+        raise click.BadParameter("results are a folder of files, so name one; --json - prints the table of cases.")
+    return path
+
+
+def a_size(_ctx: click.Context, _param: click.Parameter, given: str) -> int:
+    """A size with its unit, in bytes."""
+    try:
+        size = int(parse(given, "B"))
+    except ValueError as err:
+        raise click.BadParameter(f"{err}") from None
+    if size <= 0:
+        raise click.BadParameter(f"{given!r} is nothing; accepted: e.g. '4 GiB'.")
+    return size
+
+
 @click.command()
 @click.argument("batch", required=False)
-@click.option("-o", "--output", "out", type=click.Path(file_okay=False, path_type=Path),
+@click.option("-o", "--output", "out", type=click.Path(file_okay=False, path_type=Path), callback=a_folder,
               help="Folder of the results; a sweep that was stopped goes on there.")
 @click.option("--executor", type=click.Choice(["process", "inline", "ray"]), default="process", show_default=True,
               help="Processes of this machine, this process itself, or a Ray cluster.")
 @workers_option
 @click.option("--address", help="A Ray cluster, e.g. auto; with --executor ray.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), help="Longest run of a case [s].")
-@click.option("--memory", default="4 GiB", show_default=True, help="Most memory of one worker.")
+@click.option("--memory", default="4 GiB", show_default=True, callback=a_size, help="Most memory of one worker.")
 @click.option("--retries", type=click.IntRange(min=0), default=1, show_default=True,
               help="Further tries of a case whose worker died.")
 @click.option("--requests", is_flag=True, help="Also write the requests of every case (Parquet).")
@@ -46,6 +65,10 @@ def sweep(batch: str | None, out: Path | None, json_file: Path | None, **how: An
     cases.parquet); of --dry-run name, cases[].case, .digest and .label, missing, estimate_s, workers; of --status name,
     total, ok, failed, missing, peak_bytes.
     """
+    if how["dry_run"] and how["ask_status"]:
+        raise click.UsageError("--dry-run and --status are two questions; ask one")
+    if how["address"] and how["executor"] != "ray":
+        raise click.UsageError("--address names a Ray cluster; it needs --executor ray")
     chosen = _batch(batch, out)
     if how["dry_run"]:
         _dry_run(chosen, out, how["workers"], json_file)
@@ -77,13 +100,13 @@ def _dry_run(batch: Batch, out: Path | None, workers: int | None, json_file: Pat
     found = known_outcomes(cases, Folder(out) if out else None, SweepOptions())
     workers = workers_of(workers)
     missing = sum(c.digest not in found for c in cases)
-    click.echo(f"{batch.name}: {len(cases)} cases, {missing} to run")
+    say(f"{batch.name}: {len(cases)} cases, {missing} to run")
     for case in cases[:SHOWN_CASES]:
-        click.echo(f"  {case.number}  {case.digest}  {case.label}")
+        say(f"  {case.number}  {case.digest}  {case.label}")
     if len(cases) > SHOWN_CASES:
-        click.echo(f"  and {len(cases) - SHOWN_CASES} more")
+        say(f"  and {len(cases) - SHOWN_CASES} more")
     seconds = estimate_s(cases, found, workers)
-    click.echo(f"about {_duration(seconds)} with {workers} {'worker' if workers == 1 else 'workers'}")
+    say(f"about {_duration(seconds)} with {workers} {'worker' if workers == 1 else 'workers'}")
     write_json(json_file, {"name": batch.name, "cases": [{"case": c.number, "digest": c.digest, "label": c.label}
                                                          for c in cases],
                            "missing": missing, "estimate_s": seconds, "workers": workers})
@@ -103,9 +126,8 @@ def _run(batch: Batch, out: Path, how: dict[str, Any]) -> SweepTable:
     from kvsim.batch.executors import Limits
     from kvsim.batch.sweep import SweepOptions
     from kvsim.batch.sweep import sweep as run_sweep
-    from kvsim.units import parse
 
-    limits = Limits(how["timeout_s"], int(parse(how["memory"], "B")), how["retries"])
+    limits = Limits(how["timeout_s"], how["memory"], how["retries"])
     options = SweepOptions(how["executor"], how["workers"], limits, how["requests"], how["retry_failed"],
                            how["address"])
     try:
@@ -137,13 +159,14 @@ def _bar(name: str) -> Callable[[SweepProgress], None] | None:
 
 
 def _finish(table: SweepTable, out: Path, json_file: Path | None) -> None:
-    from kvsim.batch.points import points_text
+    from kvsim.batch.points import points_text, trace_lines
+    from kvsim.report.report import NOT_AS_RECORDED
 
-    failed, points = table.failed, points_text(table)
+    failed, points, lost = table.failed, points_text(table), trace_lines(table)
     there = len(set(table["digest"])) - table.computed - table.refused
     ran = f"{len(table)} cases: {table.computed} computed, {there} there already"
-    lines = [*([points] if points else []), f"{table.name}: {ran}, {len(failed)} failed",
-             f"wrote {out / 'cases.parquet'}"]
+    lines = [*([points] if points else []), *([NOT_AS_RECORDED, *lost] if lost else [])]
+    lines += [f"{table.name}: {ran}, {len(failed)} failed", f"wrote {out / 'cases.parquet'}"]
     lines += [f"failed: case {row['case']} ({row['label']}): {row['error.kind']}: {_reason(row)}"
               for row in failed[:SHOWN_FAILURES]]
     if len(failed) > SHOWN_FAILURES:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvsim.commands.common import in_a_folder, json_option, show, write
+from kvsim.commands.common import STDOUT, json_option, output_option, show, write, wrote
 from kvsim.commands.reading import options_of, reading_options, tell
+
+if TYPE_CHECKING:
+    from kvsim.workload.readers.reading import ReadOptions
+    from kvsim.workload.readers.report import ReadReport
 
 paths_argument = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 
@@ -40,8 +46,8 @@ def trace_info(paths: tuple[Path, ...], json_file: Path | None, **asked: Any) ->
 
 @trace.command("convert")
 @paths_argument
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder, required=True,
-              help="Where the common form is written (Parquet; needs pyarrow).")
+@output_option("-o", "--output", required=True,
+               text="Where the common form is written (Parquet; needs pyarrow).")
 @reading_options
 @json_option
 def trace_convert(paths: tuple[Path, ...], output: Path, json_file: Path | None, **asked: Any) -> None:
@@ -51,14 +57,30 @@ def trace_convert(paths: tuple[Path, ...], output: Path, json_file: Path | None,
     """
     from kvsim.workload.readers.read import convert
 
-    report = convert(paths, output, options_of(asked))
-    show(f"{report}\nwrote {output}", json_file, report.to_dict())
+    if output == STDOUT:
+        report = _convert_to_stdout(paths, options_of(asked))
+    else:
+        report = convert(paths, output, options_of(asked))
+    show(f"{report}\n{wrote(output)}".rstrip(), json_file, report.to_dict())
+
+
+def _convert_to_stdout(paths: tuple[Path, ...], options: ReadOptions) -> ReadReport:
+    """The common form on standard output, which is no terminal then; whole or not at all."""
+    from kvsim.workload.readers.read import convert
+
+    if sys.stdout.isatty():
+        raise click.UsageError("Parquet is not for a terminal: name a file, or redirect standard output")
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.parquet"
+        report = convert(paths, file, options)
+        click.echo(file.read_bytes(), nl=False)
+    return report
 
 
 @trace.command("fit")
 @paths_argument
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder, required=True,
-              help="Where the preset is written (YAML); a scenario names the file as workload.preset.")
+@output_option("-o", "--output", required=True,
+               text="Where the preset is written (YAML); a scenario names the file as workload.preset.")
 @click.option("--name", default="fitted", show_default=True, help="Name of the preset.")
 @reading_options
 @json_option
@@ -73,4 +95,4 @@ def trace_fit(paths: tuple[Path, ...], output: Path, name: str, json_file: Path 
     tell(report)
     found = fit(recorded, name, options.seed)
     write(output, found.to_yaml(), "--output")
-    show(f"{found.text()}\nwrote {output}", json_file, plain(found.to_dict()))
+    show(f"{found.text()}\n{wrote(output)}".rstrip(), json_file, plain(found.to_dict()))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kvsim.commands.common import in_a_folder, json_option, progress, score, show, words, write
+from kvsim.commands.common import json_option, output_option, progress, say, score, show, words, write
 
 
 @click.group()
@@ -28,7 +28,7 @@ def validate_capacity(cases: Path, json_file: Path | None) -> None:
 
     results = check_capacity(cases, default_store())
     for case in results:
-        click.echo(f"{case.id}: {case.difference or 'exact'}")
+        say(f"{case.id}: {case.difference or 'exact'}")
     score("capacity cases", [(case.id, case.difference) for case in results], json_file)
 
 
@@ -49,7 +49,7 @@ def validate_engine(cases: Path, kinds: tuple[str, ...], engine: str, json_file:
     results = run_cases([cases], kinds, ENGINES[engine])
     for case in results:
         if case.difference:
-            click.echo(f"{case.name}: {case.difference}")
+            say(f"{case.name}: {case.difference}")
     score("engine cases", [(case.name, str(case.difference or "")) for case in results], json_file)
 
 
@@ -81,8 +81,7 @@ def validate_results(file: Path, scenario: str, json_file: Path | None) -> None:
 @validate.command("published")
 @click.option("--quick", is_flag=True, help="Leave out what takes simulations.")
 @click.option("--seeds", type=click.IntRange(min=1), default=11, show_default=True, help="Seeds of the K3 study.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), callback=in_a_folder,
-              help="Also write the reproductions page, a Markdown file.")
+@output_option("-o", "--output", text="Also write the reproductions page, a Markdown file.")
 @json_option
 def validate_published(quick: bool, seeds: int, output: Path | None, json_file: Path | None) -> None:
     """Compare with published results and recordings, each with the band that was fixed for it."""

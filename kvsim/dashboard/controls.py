@@ -161,9 +161,10 @@ def _trace(choices: Choices, listed: Options) -> None:
 
 def trace_note(kept: Kept) -> str:
     """What an uploaded trace holds."""
-    kind = "sessions" if kept.has_turns else "single requests, each by a client of its own"
+    kind = (f"requests in {kept.num_sessions:,} sessions" if kept.has_turns else
+            "single requests, each by a client of its own")
     clock = f"over {kept.duration_s:,.0f} s" if kept.has_clock else "without a common clock"
-    return f"{kept.file_name}: {kept.num_requests:,} requests in {kept.num_sessions:,} {kind}, {clock}."
+    return f"{kept.file_name}: {kept.num_requests:,} {kind}, {clock}."
 
 
 def _keep_trace() -> None:

@@ -7,8 +7,8 @@ import math
 import streamlit as st
 
 from kvsim.batch.findings import HOURS_PER_MONTH, Findings, usd
-from kvsim.comparison import MeanInterval
 from kvsim.dashboard import show
+from kvsim.report.statistics import MeanInterval
 
 
 def show_findings(found: Findings) -> None:

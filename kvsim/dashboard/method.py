@@ -52,8 +52,8 @@ STEPS = (
 """The method, from the pool to the result."""
 
 NOT_MODELLED = (
-    "Failures, deployments, autoscaling, and prefill apart from decode: these pages simulate equal replicas that never "
-    "stop. kvsim run takes all of them.",
+    "Deployments, autoscaling and unlike replicas: these pages simulate equal replicas that never stop; only Cluster "
+    "loses one, and divides them into prefill and decode. kvsim run takes all of it.",
     "Quality: quantised weights and caches are taken to answer as well as others.",
     "Prices that change, discounts, and taxes.",
     "Customers who leave when they wait too long.",

@@ -9,8 +9,9 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from kvsim.comparison import HEADLINES, Change, Comparison, Difference, compare, mean_interval
+from kvsim.comparison import HEADLINES, Change, Comparison, Difference, compare
 from kvsim.dashboard.results import TIER_TEXT
+from kvsim.report.statistics import mean_interval
 from kvsim.study import Row
 
 

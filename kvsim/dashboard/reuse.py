@@ -9,7 +9,7 @@ import importlib.util
 import io
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +23,7 @@ from kvsim.errors import Problem, TraceError
 from kvsim.scenario import Scenario
 from kvsim.traffic import session_trees
 from kvsim.workload.readers.read import read_trace
+from kvsim.workload.readers.report import ReadReport
 from kvsim.workload.table import Trace, trace_of_trees
 
 MAX_UPLOAD_BYTES, MAX_REQUESTS = 50_000_000, 100_000
@@ -52,7 +53,12 @@ def preset_trace(scenario: Scenario) -> Trace:
 
 
 def uploaded_trace(name: str, data: bytes) -> Trace:
-    """A trace of any known format from an uploaded file.
+    """The trace of `read_upload` alone."""
+    return read_upload(name, data)[0]
+
+
+def read_upload(name: str, data: bytes) -> tuple[Trace, ReadReport]:
+    """A trace of any known format from an uploaded file, and what became of its rows.
 
     Raises
     ------
@@ -69,14 +75,18 @@ def uploaded_trace(name: str, data: bytes) -> Trace:
         path.write_bytes(data)
         _refuse_bombs(own, data)
         try:
-            trace = read_trace(path)[0]
+            trace, report = read_trace(path)
         except TraceError as err:
-            raise TraceError(err.message.replace(str(path), own), [
-                replace(p, where=p.where.replace(str(path), own)) for p in err.problems]) from None
+            raise TraceError(err.message.replace(str(path), own), _renamed(err.problems, path, own)) from None
     if len(trace) > MAX_REQUESTS:
         raise TraceError("the trace is too long for the dashboard", [
             Problem(own, "", f"{len(trace):,} requests", f"at most {MAX_REQUESTS:,}; kvsim cache takes any number")])
-    return replace(trace, label=own)
+    return replace(trace, label=own), replace(report, path=own, bad=_renamed(report.bad, path, own))
+
+
+def _renamed(problems: Iterable[Problem], path: Path, own: str) -> list[Problem]:
+    """Problems that name the file as it was uploaded."""
+    return [replace(p, where=p.where.replace(str(path), own)) for p in problems]
 
 
 def _refuse_bombs(own: str, data: bytes) -> None:

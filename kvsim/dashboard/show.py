@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 import streamlit as st
 
+from kvsim.dashboard.uploads import shelf
 from kvsim.errors import KvsimError, Problem
+from kvsim.report.report import NOT_AS_RECORDED, Report, trace_lines
 
 CHART_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"]}
 METRIC_WIDTH, MAX_METRIC_CHARS = 190, 10
@@ -45,6 +47,18 @@ def error(err: KvsimError) -> None:
         st.code("\n".join(str(problem) for problem in err.problems), language=None, wrap_lines=True)
     if budget:
         st.code("\n".join(budget), language=None)
+
+
+def not_as_recorded(reports: Iterable[Report]) -> None:
+    """What became of rows of traces that runs did not play as recorded; nothing where all were."""
+    lost_rows([shelf().told(line) for line in trace_lines(reports)])
+
+
+def lost_rows(lines: Sequence[str]) -> None:
+    """Lines about rows of a trace that were not taken as recorded, if there are any."""
+    if lines:
+        st.warning(f"{NOT_AS_RECORDED}:", icon=":material/rule:")
+        st.code("\n".join(lines), language=None, wrap_lines=True)
 
 
 def problems(message: str, found: Sequence[Problem]) -> None:

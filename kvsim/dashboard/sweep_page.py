@@ -27,11 +27,12 @@ from kvsim.batch.findings import (
     usd,
     usd_per_seat_month,
 )
-from kvsim.batch.points import cell, columns_of
+from kvsim.batch.points import cell, columns_of, trace_lines
 from kvsim.batch.spec import Batch
 from kvsim.batch.table import SweepTable, html_table
-from kvsim.comparison import MeanInterval
-from kvsim.report.report import plain
+from kvsim.report.html import lines_html
+from kvsim.report.report import NOT_AS_RECORDED, plain
+from kvsim.report.statistics import MeanInterval
 from kvsim.simulation import package_version
 
 Figures = dict[str, go.Figure]
@@ -51,7 +52,7 @@ h1 { font-size: 1.6rem } h2 { font-size: 1.2rem; margin-top: 2.2rem }
 .scroll { overflow-x: auto } table { border-collapse: collapse; font-size: .9rem }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid #ddd; text-align: right }
 th:first-child, td:first-child { text-align: left }
-.loss { color: #a02000 } small { color: #444 }
+li { overflow-wrap: anywhere } .loss { color: #a02000 } small { color: #444 }
 @media print { .later { break-before: page } }
 """
 
@@ -78,8 +79,9 @@ def sweep_page(table: SweepTable, batch: Batch, doubts: Doubts | None = None) ->
     parts = [
         f"<h1>{escape(batch.name)}</h1><p>{escape(batch.description)}</p>",
         _first_page(found, doubts) if found else f"<p>{NO_MONEY}</p>",
-        "<h2 class='later'>Charts</h2>", *(chart_slot(name) for name in figures),
-        "<h2>Every point</h2>", scroll(_points_table(groups)), _failures(table), _provenance(table, batch),
+        *(["<h2 class='later'>Charts</h2>"] if figures else []), *(chart_slot(name) for name in figures),
+        "<h2>Every point</h2>", scroll(_points_table(groups)),
+        lines_html(NOT_AS_RECORDED, trace_lines(table), "h2"), _failures(table), _provenance(table, batch),
     ]
     return document(batch.name, "\n".join(parts), figures)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -79,6 +80,10 @@ class Shelf:
             for old in list(self._kept)[:-MAX_KEPT]:
                 self._kept.pop(old).path.unlink(missing_ok=True)
         return kept
+
+    def told(self, text: str) -> str:
+        """A message with the names under which traces were uploaded, not those that they have here."""
+        return re.sub(re.escape(f"{self._folder}{os.sep}") + f"[0-9a-f]{{{DIGEST_CHARS}}}-", "", text)
 
     def find(self, name: str) -> Kept | None:
         """The trace of that name, unless it is not there any more."""

@@ -172,6 +172,15 @@ def usd(value: float) -> str:
     return "–" if math.isnan(value) else f"{'−' if value < 0 else ''}\\${abs(value):,.2f}"
 
 
+def seeds_text(count: int) -> str:
+    """So many seeds, in words.
+
+    >>> seeds_text(1), seeds_text(3)
+    ('one seed', '3 seeds')
+    """
+    return "one seed" if count == 1 else f"{count} seeds"
+
+
 def seconds(value: float) -> str:
     """Seconds with two or no decimals; a dash where nothing was measured.
 

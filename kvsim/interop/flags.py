@@ -162,7 +162,7 @@ class Parsed:
         ScenarioError
         """
         if self.problems:
-            raise ScenarioError("the launch command has flags that cannot be read", self.problems)
+            raise ScenarioError("the launch command cannot become a scenario", self.problems)
 
 
 def parse_flags(args: Sequence[str], table: FlagTable) -> Parsed:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import yaml
 
-from kvsim.errors import Problem, ScenarioError, nearest
+from kvsim.errors import Problem, ProfileError, ScenarioError, nearest
 from kvsim.interop import sglang, vllm
 from kvsim.interop.flags import FlagNote, FlagTable, Parsed, Status, parse_flags
 from kvsim.interop.reading import Asked, Reading
@@ -180,9 +180,8 @@ def _import(launch: Launch, parsed: Parsed, options: ImportOptions, store: Profi
     if options.gpu is None:
         parsed.problems.append(Problem("--gpu", "", "", f"one of {', '.join(store.names('gpu'))}",
                                        "a launch line does not say which GPU it runs on"))
-    elif not (store.knows("gpu", options.gpu) or _is_file(options.gpu)):
-        parsed.problems.append(Problem("--gpu", "", repr(options.gpu), ", ".join(store.names("gpu")),
-                                       nearest(options.gpu, store.names("gpu"))))
+    elif not _is_file(options.gpu):
+        parsed.problems += _unknown_gpu(options.gpu, store)
     if model is None:
         parsed.raise_problems()
     assert model is not None
@@ -261,6 +260,15 @@ def _model(parsed: Parsed, options: ImportOptions, store: ProfileStore) -> Model
     shown = FlagNote(parsed.spelled.get(flag or "", "model"), given, "modelled", f"model: {found.name}")
     parsed.notes.append(shown)
     return found
+
+
+def _unknown_gpu(name: str, store: ProfileStore) -> list[Problem]:
+    """What is wrong with a GPU's name; nothing where there is such a profile."""
+    try:
+        store.get("gpu", name)
+    except ProfileError as err:
+        return [replace(problem, where="--gpu", field="") for problem in err.problems]
+    return []
 
 
 def _is_file(name: str | None) -> bool:

@@ -21,6 +21,7 @@ from kvsim.interop.metrics import Metrics, read_sample
 from kvsim.interop.shell import EngineName
 
 GIB = 2**30
+STDIN = Path("/dev/stdin")
 MAX_LINE_BYTES = 1_000_000
 """Longer lines are cut: no engine writes them at start-up."""
 
@@ -169,12 +170,17 @@ def read_log(path: str | Path) -> EngineLog:
             _read_line(line, found)
     except (OSError, EOFError, zlib.error) as err:
         reason = getattr(err, "strerror", None) or str(err)
-        problem = Problem(str(path), "", reason, "a readable, complete file of text, plain or gzip")
+        problem = Problem(_name(path), "", reason, "a readable, complete file of text, plain or gzip")
         raise ScenarioError("cannot read the log", [problem]) from None
     log = _log_of(path, found)
     if not log.any_memory and not log.args and not log.metrics.samples:
-        raise ScenarioError("this says nothing about an engine's memory", [Problem(str(path), "", "", LOOKED_FOR)])
+        raise ScenarioError("this says nothing about an engine's memory", [Problem(_name(path), "", "", LOOKED_FOR)])
     return log
+
+
+def _name(path: Path) -> str:
+    """A file's name for people."""
+    return "standard input" if path == STDIN else str(path)
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -183,7 +189,7 @@ def _lines(path: Path) -> Iterator[str]:
         packed = raw.peek(2).startswith(b"\x1f\x8b")
         file = gzip.GzipFile(fileobj=raw) if packed else raw
         if b"\0" in file.peek(8192)[:8192]:
-            raise ScenarioError("cannot read the log", [Problem(str(path), "", "a binary file", LOOKED_FOR)])
+            raise ScenarioError("cannot read the log", [Problem(_name(path), "", "a binary file", LOOKED_FOR)])
         for line in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
             yield line.decode("utf-8", errors="replace")
 
@@ -255,7 +261,7 @@ def _log_of(path: Path, found: _Found) -> EngineLog:
         values["kv_bytes"] = raw
     values = {**found.metrics.values(), **values}
     engine = "sglang" if is_sglang else found.engine or found.metrics.engine or ("vllm" if values else None)
-    return EngineLog(str(path), engine, found.version, MappingProxyType(found.args), MappingProxyType(values),
+    return EngineLog(_name(path), engine, found.version, MappingProxyType(found.args), MappingProxyType(values),
                      found.metrics)
 
 

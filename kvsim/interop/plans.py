@@ -45,7 +45,8 @@ def _winner(path: Path) -> dict[str, Any]:
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as err:
-        raise ScenarioError("cannot read the plan", [Problem(str(path), "", str(err), "JSON of kvsim plan")]) from None
+        reason = getattr(err, "strerror", None) or str(err)
+        raise ScenarioError("cannot read the plan", [Problem(str(path), "", reason, "JSON of kvsim plan")]) from None
     whole = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     options = cast("list[dict[str, Any]]", whole.get("options") or [{}])
     found: Any = whole if "schema" in whole else options[0].get("scenario") or whole.get("scenario")

@@ -118,6 +118,11 @@ def hbm_budget(model: ModelProfile, gpu: GpuProfile, layout: Layout, limits: Eng
     return MemoryBudget(lines, sum(line.num_bytes for line in lines), (low, high), weights)
 
 
+def _size(num_bytes: float) -> str:
+    """A size whose digits are not all zero."""
+    return gib(num_bytes) if num_bytes >= 0.01 * 2**30 else f"{num_bytes / 2**20:,.2f} MiB"
+
+
 def require_room(budget: MemoryBudget, needed_bytes: float, what: str, advice: str) -> None:
     """Refuse a budget that leaves less than `needed_bytes` for KV.
 
@@ -129,7 +134,7 @@ def require_room(budget: MemoryBudget, needed_bytes: float, what: str, advice: s
     if budget.kv_bytes >= needed_bytes:
         return
     short = needed_bytes - budget.kv_bytes
-    problem = Problem(what, "KV pool", gib(budget.kv_bytes), f"at least {gib(needed_bytes)} per GPU", advice)
+    problem = Problem(what, "KV pool", gib(budget.kv_bytes), f"at least {_size(needed_bytes)} per GPU", advice)
     raise InfeasibleError(f"{what} does not fit: {gib(short)} per GPU missing\n{budget.text()}", [problem])
 
 

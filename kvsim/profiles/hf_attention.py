@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
+from kvsim.errors import Problem
 from kvsim.profiles.hf_reader import ConfigReader
 
 Layers = tuple[dict[str, dict[str, Any]], list[str]]
@@ -99,6 +103,28 @@ def compressed(config: ConfigReader) -> Layers:
     return {"csa": csa, "hca": {**base, "ratio": 128}}, ["csa" if ratio == 4 else "hca" for ratio in ratios]
 
 
+def single_part_layers(keys: Mapping[str, Any], where: str) -> Problem:
+    """Why Nemotron-H cannot be described: its layers are a mixer or an MLP each, and some mixers have no MLP behind.
+
+    >>> single_part_layers({"hybrid_override_pattern": "M-M*-E"}, "x").given
+    '2 Mamba-2, 1 attention, 2 MLP and 1 expert layers, each of one part'
+    """
+    names = _PARTS.values()
+    stated = keys.get("hybrid_override_pattern") or keys.get("layers_block_type") or ()
+    found = Counter(_PARTS.get(part, "unknown") for part in stated)
+    counts = [f"{found[name]} {name}" for name in dict.fromkeys(names) if found[name]]
+    given = f"{', '.join(counts[:-1])} and {counts[-1]}" if len(counts) > 1 else "".join(counts) or "no"
+    return Problem(where, "hybrid_override_pattern", f"{given} layers, each of one part",
+                   "layers of two parts, attention or a state and then an MLP or experts",
+                   "a profile cannot say that some layers have no MLP: their weights and times would be wrong")
+
+
+_PARTS = MappingProxyType({
+    "M": "Mamba-2", "mamba": "Mamba-2", "linear_attention": "Mamba-2", "*": "attention", "attention": "attention",
+    "full_attention": "attention", "-": "MLP", "mlp": "MLP", "E": "expert", "moe": "expert"})
+"""Letters and names of Nemotron-H's layers."""
+
+
 def layer_runs(names: list[str]) -> list[dict[str, Any]]:
     """Write a list of layers as repeated patterns.
 
@@ -155,7 +181,7 @@ def _mla(config: ConfigReader) -> dict[str, Any]:
 
 
 def _window_layers(config: ConfigReader, num_layers: int) -> list[str]:
-    """Full or sliding for every layer, by the three ways configs say it."""
+    """Full or sliding for every layer, by the ways configs say it."""
     types = config.per_layer("layer_types", num_layers, ("full_attention", "sliding_attention"))
     if types is not None:
         return ["sliding" if t == "sliding_attention" else "full" for t in types]
@@ -165,6 +191,9 @@ def _window_layers(config: ConfigReader, num_layers: int) -> list[str]:
     if model_type in ("qwen2", "qwen3", "qwen3_moe") and config.flag(False, "use_sliding_window"):
         first = config.integer("max_window_layers")
         return ["sliding" if i >= first else "full" for i in range(num_layers)]
+    if model_type in ("gemma3", "gemma3_text"):
+        every = config.integer("sliding_window_pattern", "_sliding_window_pattern")
+        return ["sliding" if (i + 1) % every else "full" for i in range(num_layers)]
     if model_type in ("mistral", "mixtral") and config.value("sliding_window") is not None:
         return ["sliding"] * num_layers
     return ["full"] * num_layers

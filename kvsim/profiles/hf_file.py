@@ -39,7 +39,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         data: Any = json.loads(path.read_text())
     except OSError as err:
-        raise ProfileError("cannot read the config", [Problem(str(path), "", str(err), "a config.json")]) from None
+        reason = err.strerror or str(err)
+        raise ProfileError("cannot read the config", [Problem(str(path), "", reason, "a config.json")]) from None
     except ValueError as err:
         raise ProfileError("the config is not JSON", [Problem(str(path), "", str(err), "a JSON object")]) from None
     if not isinstance(data, dict):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, cast
 
 from kvsim.errors import Problem
@@ -19,9 +20,13 @@ class ConfigReader:
         Name for messages.
     outer : dict
         The whole config, for keys that multimodal wrappers keep outside.
+    defaults : mapping, optional
+        Values of keys that neither has.
 
     Attributes
     ----------
+    left_out : list of str
+        Keys whose default was taken, in the order of `defaults`.
     problems : list of Problem
         What was wrong so far. Numbers that could not be read are 1, so that reading can go on.
 
@@ -34,8 +39,10 @@ class ConfigReader:
     config: num_hidden_layers: missing; accepted: a whole number above 0 (or n_layer)
     """
 
-    def __init__(self, keys: dict[str, Any], where: str, outer: dict[str, Any]) -> None:
-        self.keys = keys
+    def __init__(self, keys: dict[str, Any], where: str, outer: dict[str, Any],
+                 defaults: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self.left_out = [name for name in defaults if all(_stated(part, name) is None for part in (keys, outer))]
+        self.keys = {**keys, **{name: defaults[name] for name in self.left_out}}
         self.where = where
         self.outer = outer
         self.problems: list[Problem] = []
@@ -120,6 +127,11 @@ class ConfigReader:
     def problem(self, field: str, given: str, accepted: str, hint: str = "") -> None:
         """Note one more problem."""
         self.problems.append(Problem(self.where, field, given, accepted, hint))
+
+
+def _stated(part: Mapping[str, Any], name: str) -> Any:
+    """A key's value, also where it is written as private (``_sliding_window_pattern``); None where it has none."""
+    return part[name] if part.get(name) is not None else part.get(f"_{name}")
 
 
 _WITH_DRAFT = ("compress_ratios",)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import json
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from kvsim.profiles.hf_attention import (
     latent,
     layer_runs,
     minimax_m3,
+    single_part_layers,
 )
 from kvsim.profiles.hf_reader import ConfigReader
 from kvsim.profiles.hf_weights import weight_format
@@ -47,6 +49,8 @@ class Family:
         Token step of the attention kernels that vLLM picks [tokens].
     constant_state : bool
         Whether some layers keep a state; vLLM then leaves prefix caching off by default.
+    defaults : mapping
+        Keys that published configs of it leave out, and what transformers takes then.
     """
 
     attention: Callable[[ConfigReader], Layers]
@@ -55,6 +59,7 @@ class Family:
     dense_first: bool = False
     kernel_block_tokens: int = 16
     constant_state: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 _DENSE = Family(grouped_query, experts=False)
@@ -64,6 +69,10 @@ _LATENT = Family(latent, dense_first=True, kernel_block_tokens=64)
 _M3 = Family(minimax_m3, expert_width="intermediate_size", kernel_block_tokens=128)
 _DELTA = Family(gated_delta, experts=False, constant_state=True)
 _DELTA_EXPERTS = Family(gated_delta, constant_state=True)
+# transformers' Gemma3TextConfig: the configs of 4B, 12B and 27B name only what differs from it.
+_GEMMA3 = Family(grouped_query, experts=False, defaults=MappingProxyType({
+    "vocab_size": 262_208, "max_position_embeddings": 131_072, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "head_dim": 256, "sliding_window_pattern": 6, "tie_word_embeddings": True}))
 
 FAMILIES: MappingProxyType[str, Family] = MappingProxyType({
     "llama": _DENSE, "mistral": _DENSE, "qwen2": _DENSE, "qwen3": _DENSE,
@@ -75,9 +84,13 @@ FAMILIES: MappingProxyType[str, Family] = MappingProxyType({
     "kimi_k3": Family(kimi_linear, dense_first=True, kernel_block_tokens=128, constant_state=True),
     "kimi_linear": Family(kimi_linear, dense_first=True, kernel_block_tokens=32, constant_state=True),
     "qwen3_next": _DELTA_EXPERTS, "qwen3_5_moe": _DELTA_EXPERTS, "qwen3_5_moe_text": _DELTA_EXPERTS,
-    "qwen3_5": _DELTA, "qwen3_5_text": _DELTA,
+    "qwen3_5": _DELTA, "qwen3_5_text": _DELTA, "gemma3": _GEMMA3, "gemma3_text": _GEMMA3,
 })
 """``model_type`` of a config -> how it is read."""
+
+UNMODELLED: MappingProxyType[str, Callable[[Mapping[str, Any], str], Problem]] = MappingProxyType({
+    "nemotron_h": single_part_layers})
+"""``model_type`` of configs that are understood, but whose model cannot be described -> what is in the way."""
 
 _EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts")
 
@@ -130,11 +143,22 @@ def import_config(config: dict[str, Any], name: str, source_url: str = "", acces
         "sources": {"config": {"title": f"config.json of {name}", "url": source_url,
                                "accessed": accessed or datetime.date.today().isoformat()}},
     }
-    if config.get("vision_config") is not None:
-        data["note"] = "The config has a vision tower; its parameters are not counted."
+    tower = config.get("vision_config") is not None
+    notes = ["The config has a vision tower; its parameters are not counted."] if tower else []
+    notes += _defaults_note(reader, family)
+    if notes:
+        data["note"] = " ".join(notes)
     if reader.problems:
         raise ProfileError(f"cannot import {name}", reader.problems)
     return _with_totals(data)
+
+
+def _defaults_note(reader: ConfigReader, family: Family) -> list[str]:
+    """What was taken from the family's defaults."""
+    if not reader.left_out:
+        return []
+    taken = ", ".join(f"{name} {json.dumps(family.defaults[name])}" for name in reader.left_out)
+    return [f"Not in the config, so as transformers has it by default: {taken}."]
 
 
 def _shapes(reader: ConfigReader, family: Family, num_layers: int) -> dict[str, Any]:
@@ -160,7 +184,9 @@ def _text_part(config: dict[str, Any], name: str) -> tuple[ConfigReader, Family]
     types = [str(part["model_type"]) for part in (config, keys) if part.get("model_type") is not None]
     for found in types:
         if found in FAMILIES:
-            return ConfigReader({**keys, "model_type": found}, name, config), FAMILIES[found]
+            return ConfigReader({**keys, "model_type": found}, name, config, FAMILIES[found].defaults), FAMILIES[found]
+        if found in UNMODELLED:
+            raise ProfileError(f"cannot import {name}: kvsim does not model {found}", [UNMODELLED[found](keys, name)])
     given = ", ".join(dict.fromkeys(types))
     architectures: list[Any] = config.get("architectures") or []
     hint = f"architectures: {', '.join(str(a) for a in architectures)}" if architectures else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, cast
 
@@ -172,6 +172,21 @@ class Report:
         from kvsim.report.html import report_html
 
         return report_html(self)
+
+
+NOT_AS_RECORDED = "Rows of traces that were not played as recorded"
+"""Title of `trace_lines`."""
+
+
+def trace_lines(reports: Iterable[Report]) -> list[str]:
+    """What became of the rows of traces that several runs did not play as recorded, each line once.
+
+    Examples
+    --------
+    >>> trace_lines([])
+    []
+    """
+    return [*dict.fromkeys(line for report in reports for trace in report.traces for line in trace.lines())]
 
 
 def plain(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -30,7 +31,7 @@ class Steady:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate with its confidence interval from ``num_runs`` independent runs.
+    """A median with its confidence interval from ``num_runs`` independent runs.
 
     ``level_frac`` is how sure the interval is, which may be less than was asked for when the runs are few.
     """
@@ -48,6 +49,16 @@ class Interval:
         '1.0 [0.5, 1.5]'
         """
         return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
+
+
+@dataclass(frozen=True, slots=True)
+class MeanInterval:
+    """Mean of some figures with the 95 % interval of Student's t; both ends nan for fewer than two."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
 
 
 def steady_from(records: RunRecords) -> Steady:
@@ -124,19 +135,20 @@ def mser(values: Floats, batch: int = BATCH) -> tuple[int, bool]:
     return cut * batch, cut < most
 
 
-def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
-    """Mean of independent runs with a Student t interval; nan bounds for fewer than two.
+def mean_interval(values: Sequence[float]) -> MeanInterval:
+    """Mean and 95 % interval of independent figures, by Student's t; nan bounds for fewer than two.
 
     Examples
     --------
-    >>> mean_interval([1.0, 2.0, 3.0]).text(".3f")
-    '2.000 [-0.484, 4.484]'
+    >>> mean_interval([1.0, 3.0])
+    MeanInterval(mean=2.0, low=-10.7, high=14.7, count=2)
     """
-    x = np.asarray(values, np.float64)
-    if len(x) < 2:
-        return Interval(float(x.mean()) if len(x) else math.nan, math.nan, math.nan, len(x), 0.0)
-    half = student_t(0.5 + level / 2, len(x) - 1) * float(x.std(ddof=1)) / math.sqrt(len(x))
-    return Interval(float(x.mean()), float(x.mean()) - half, float(x.mean()) + half, len(x), level)
+    count = len(values)
+    mean = statistics.fmean(values) if count else math.nan
+    if count < 2:
+        return MeanInterval(mean, math.nan, math.nan, count)
+    half = student_t(0.975, count - 1) * statistics.stdev(values) / math.sqrt(count)
+    return MeanInterval(mean, mean - half, mean + half, count)
 
 
 def median_interval(values: Sequence[float], level: float = 0.95, seed: int = 0) -> Interval:

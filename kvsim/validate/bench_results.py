@@ -154,7 +154,8 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as err:
-        raise TraceError(f"cannot read {path}", [Problem(str(path), "", str(err), "a JSON file")]) from None
+        reason = getattr(err, "strerror", None) or str(err)
+        raise TraceError(f"cannot read {path}", [Problem(str(path), "", reason, "a JSON file")]) from None
     if not isinstance(data, dict):
         problem = Problem(str(path), "", f"a {type(data).__name__}", f"JSON of {', '.join(_FORMATS)}")
         raise TraceError(f"{path} is of an unknown format", [problem])

@@ -67,7 +67,8 @@ def _rows(path: Path) -> Sequence[Mapping[str, str]]:
             reader = csv.DictReader(file)
             rows, given = list(reader), reader.fieldnames or []
     except (OSError, UnicodeDecodeError, csv.Error) as err:
-        raise ScenarioError("cannot read the cases", [Problem(str(path), "", str(err), "a CSV file")]) from None
+        reason = getattr(err, "strerror", None) or str(err)
+        raise ScenarioError("cannot read the cases", [Problem(str(path), "", reason, "a CSV file")]) from None
     missing = [c for c in COLUMNS if c not in given]
     if missing:
         raise ScenarioError("not a file of capacity cases",

@@ -72,7 +72,8 @@ def test_uploaded_trace_is_counted_and_a_bad_one_is_told(page: Page, app_url: st
     lines = [json.dumps({"timestamp": k, "input_length": 1024, "output_length": 5, "hash_ids": [k % 2, 7 + k % 2]})
              for k in range(8)]
     upload.set_input_files({"name": "mine.jsonl", "mimeType": "application/json",
-                            "buffer": "\n".join(lines).encode()})
+                            "buffer": "\n".join([*lines, "nonsense"]).encode()})
+    expect(page.get_by_text("mine.jsonl:9: got 'nonsense'")).to_be_visible()
     expect(page.get_by_text("mine.jsonl: 8 requests, 16 blocks of 512 tokens, 4 distinct")).to_be_visible()
     upload.set_input_files({"name": "bad.txt", "mimeType": "text/plain", "buffer": b"nothing, here"})
     expect(page.get_by_text("bad.txt is of no known format")).to_be_visible()
@@ -123,9 +124,12 @@ def test_own_trace_is_planned_at_its_times_and_by_clients(page: Page, app_url: s
     sidebar.get_by_text("A trace of your own", exact=True).click()
     lines = [json.dumps({"timestamp": 1000 * k, "input_length": 8192, "output_length": 5,
                          "hash_ids": [100 * (k % 2) + i for i in range(16)]}) for k in range(40)]
+    lines.append("nonsense")
     sidebar.locator("input[type=file]").set_input_files(
         {"name": "mine.jsonl", "mimeType": "application/json", "buffer": "\n".join(lines).encode()})
     expect(page.get_by_text("mine.jsonl at 1 times its recorded rate").first).to_be_visible()
+    expect(page.get_by_text("Rows of traces that were not played as recorded")).to_be_visible()
+    expect(page.get_by_text("mine.jsonl:41: got 'nonsense'")).to_be_visible()
     expect(page.get_by_role("slider", name="Live sessions")).to_be_disabled()
     expect(page).to_have_url(re.compile("pace=open"))
     page.reload()

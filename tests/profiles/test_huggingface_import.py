@@ -11,9 +11,11 @@ import pytest
 import yaml
 
 from kvsim.errors import ProfileError
+from kvsim.memory.layers import model_bytes_per_token
 from kvsim.profiles.hf_attention import layer_runs
 from kvsim.profiles.huggingface import FAMILIES, import_config
 from kvsim.profiles.model import GqaAttention, ModelProfile
+from kvsim.profiles.parameters import component_params
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "tests/data/hf_configs").glob("*.json"))
@@ -136,6 +138,64 @@ def test_unknown_architecture_is_named_with_the_accepted_ones() -> None:
     assert all(family in text for family in FAMILIES)
     assert "did you mean 'qwen3_moe'?" in refusal({"model_type": "qwen3moe"})
     assert "model_type: missing" in refusal({"hidden_size": 8})
+
+
+GEMMA_27B = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "torch_dtype": "bfloat16",
+             "text_config": {"head_dim": 128, "hidden_size": 5376, "intermediate_size": 21504,
+                             "model_type": "gemma3_text", "num_attention_heads": 32, "num_hidden_layers": 62,
+                             "num_key_value_heads": 16, "query_pre_attn_scalar": 168, "sliding_window": 1024},
+             "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model", "num_hidden_layers": 27}}
+GEMMA_4B = {"model_type": "gemma3", "torch_dtype": "bfloat16",
+            "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+                            "num_hidden_layers": 34, "sliding_window": 1024}}
+GEMMA_1B = {"model_type": "gemma3_text", "torch_dtype": "bfloat16", "head_dim": 256, "hidden_size": 1152,
+            "intermediate_size": 6912, "max_position_embeddings": 32768, "num_attention_heads": 4,
+            "num_hidden_layers": 26, "num_key_value_heads": 1, "sliding_window": 512, "sliding_window_pattern": 6,
+            "vocab_size": 262144}
+
+
+@pytest.mark.parametrize(("config", "embedding", "others"), [
+    (GEMMA_27B, 1_416e6, 25_600e6), (GEMMA_4B, 675e6, 3_209e6), (GEMMA_1B, 302e6, 698e6)], ids=("27b", "4b", "1b"))
+def test_gemma_3_has_the_parameters_of_its_report(config: dict[str, Any], embedding: float, others: float) -> None:
+    """Gemma 3 Technical Report (2025), table of parameter counts: embedding and non-embedding."""
+    profile = imported(config)
+    parts = component_params(profile)
+    assert parts["embedding"] == pytest.approx(embedding, rel=0.01)
+    assert sum(parts.values()) - parts["embedding"] == pytest.approx(others, rel=0.01)
+    assert parts["lm_head"] == 0
+
+
+def test_gemma_3_has_five_windows_to_a_full_layer() -> None:
+    profile = imported(GEMMA_27B)
+    assert profile.layer_names[:7] == ("sliding",) * 5 + ("full", "sliding")
+    assert (profile.layer_names.count("full"), profile.layer_names.count("sliding")) == (10, 52)
+    assert profile.attention["sliding"] == GqaAttention(kind="gqa", num_heads=32, num_kv_heads=16, head_dim=128,
+                                                        window=1024)
+    assert model_bytes_per_token(profile, "bf16") == 10 * 2 * 16 * 128 * 2
+    assert imported({**GEMMA_1B, "sliding_window_pattern": None, "_sliding_window_pattern": 2}).layer_names[:3] == \
+        ("sliding", "full", "sliding")
+
+
+def test_what_gemma_3_configs_leave_out_is_said() -> None:
+    note = imported(GEMMA_27B).note
+    assert "vision tower" in note
+    assert note.endswith("by default: vocab_size 262208, max_position_embeddings 131072, sliding_window_pattern 6, "
+                         "tie_word_embeddings true.")
+    assert "num_attention_heads" not in note
+    assert "num_attention_heads 8, num_key_value_heads 4, head_dim 256" in imported(GEMMA_4B).note
+    assert imported({**GEMMA_1B, "tie_word_embeddings": True}).note == ""
+    assert "m: hidden_size: missing" in refusal({"model_type": "gemma3_text"})
+
+
+@pytest.mark.parametrize("keys", [
+    {"hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-"},
+    {"layers_block_type": ["mamba"] * 27 + ["attention"] * 4 + ["mlp"] * 25},
+])
+def test_nemotron_h_is_refused_with_what_is_in_the_way(keys: dict[str, Any]) -> None:
+    text = refusal({"model_type": "nemotron_h", "hidden_size": 4480, **keys})
+    assert "kvsim does not model nemotron_h" in text
+    assert "got 27 Mamba-2, 4 attention and 25 MLP layers, each of one part; accepted: layers of two parts" in text
+    assert "no layers, each of one part" in refusal({"model_type": "nemotron_h"})
 
 
 def test_all_missing_keys_are_reported_at_once() -> None:

@@ -54,6 +54,7 @@ def test_intervals_cover_as_often_as_they_say() -> None:
 
 def test_few_runs_give_no_interval() -> None:
     assert math.isnan(mean_interval([1.0]).low)
+    assert math.isnan(mean_interval([]).mean)
     assert math.isnan(median_interval([1.0, 2.0]).high)
     assert median_interval([1.0, 2.0]).value == 1.5
     assert math.isnan(median_interval([]).value)

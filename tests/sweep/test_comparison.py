@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from kvsim.batch.sweep import sweep
-from kvsim.comparison import Comparison, compare, comparison_text, mean_interval
+from kvsim.comparison import Comparison, compare, comparison_text
 from kvsim.errors import ScenarioError
+from kvsim.report.statistics import mean_interval
 from kvsim.simulation import simulate
 from tests.sweep.helpers import INLINE, batch, linear, tiny
 

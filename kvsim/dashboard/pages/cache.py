@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
@@ -35,6 +36,7 @@ def page() -> None:
     st.subheader("Hit rate by tier and live sessions")
     row = show_tiers(choices, resolved)
     if row is not None:
+        show.not_as_recorded(row.reports)
         show_run(row)
     st.subheader("Load or recompute")
     show_reload(resolved)
@@ -89,7 +91,8 @@ def show_tiers(choices: Choices, resolved: Resolved) -> Row | None:
         return None
     show.chart(cache_figures.tiers_by_sessions(rows), "tiers", cache_figures.tiers_alt(rows))
     off = "" if resolved.scenario.tiers else " Switch the DRAM tier on in the sidebar to see what it would serve."
-    st.caption(f"Simulated, with all queueing and transfers; medians over {choices.seeds} seeds.{off}")
+    over = "one seed" if choices.seeds == 1 else f"medians over {choices.seeds} seeds"
+    st.caption(f"Simulated, with all queueing and transfers; {over}.{off}")
     return next(r for r in rows if r.concurrency == choices.sessions)
 
 
@@ -101,7 +104,7 @@ def show_curves(choices: Choices, resolved: Resolved) -> None:
                                  format_func=lambda p: cache_figures.POLICY_TEXT[p],
                                  help="LFU and the optimum may take a minute.")
     try:
-        trace = _uploaded() if source == UPLOAD else preset(resolved.scenario)
+        trace, lost = _uploaded() if source == UPLOAD else (preset(resolved.scenario), ())
         if trace is None or not policies:
             st.info("Choose a file." if trace is None else "Choose a policy.", icon=":material/upload_file:")
             return
@@ -110,6 +113,7 @@ def show_curves(choices: Choices, resolved: Resolved) -> None:
     except KvsimError as err:
         show.error(err)
     else:
+        show.lost_rows(lost)
         show_found(found, resolved)
 
 
@@ -136,19 +140,20 @@ def curve_row(found: Curves, number: int) -> dict[str, Any]:
             "Blocks reused (%)": round(100 * row.block_hit_rate, 2)}
 
 
-def _uploaded() -> Trace | None:
-    """The uploaded trace, once there is one."""
+def _uploaded() -> tuple[Trace | None, Sequence[str]]:
+    """The uploaded trace, once there is one, and what of it was not taken as recorded."""
     file = st.file_uploader("Trace (any known format, at most 50 MB)", key="cache upload",
                             max_upload_size=reuse.MAX_UPLOAD_BYTES // 1_000_000,
                             help="JSON lines with block hashes, session logs, CSV: the format is found from the "
                                  "content. It stays on this server, in memory, until others take its place.")
-    return None if file is None else uploaded(file.name, file.getvalue())
+    return (None, ()) if file is None else uploaded(file.name, file.getvalue())
 
 
 @st.cache_resource(max_entries=2, show_spinner="Reading the trace …")
-def uploaded(name: str, data: bytes) -> Trace:
-    """A trace that was read once; errors are not kept."""
-    return reuse.uploaded_trace(name, data)
+def uploaded(name: str, data: bytes) -> tuple[Trace, Sequence[str]]:
+    """A trace that was read once, and what of it was not taken as recorded; errors are not kept."""
+    trace, report = reuse.read_upload(name, data)
+    return trace, report.lines()
 
 
 def preset(scenario: Scenario) -> Trace:

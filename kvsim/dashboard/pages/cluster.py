@@ -76,6 +76,7 @@ def show_replicas(report: Report, plain: Report, choices: Choices, metrics: Delt
     with metrics:
         for label, value, about in clusters.metrics_of(report):
             show.metric(label, value, about)
+    show.not_as_recorded([report])
     if choices.lost_s:
         st.markdown(clusters.loss_sentence(plain, report, choices))
     show.chart(figures.over_time(report), "replicas over time", figures.over_time_alt(report))

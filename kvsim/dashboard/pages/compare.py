@@ -63,6 +63,7 @@ def show_comparison(pinned: Choices, choices: Choices) -> None:
     st.caption(f"Means over {count} of runs with the same seeds, hence the same traffic: its noise cancels. The "
                "interval is Student's t over the pairs; a star marks one without 0. It covers the traffic alone, not "
                "the assumptions.")
+    show.not_as_recorded((*chosen(a, pinned).reports, *chosen(b, choices).reports))
     st.subheader("By live sessions")
     show.chart(compare_figures.curves(a, b), "comparison", compare_figures.curves_alt(a, b))
     take_along(choices, scenario_of(choices), chosen(b, choices))

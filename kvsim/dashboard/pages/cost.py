@@ -73,6 +73,7 @@ def show_cost(choices: Choices, resolved: Resolved, rows: Sequence[Row], found: 
     priced = [chosen, *(o for o in others if o.name == beside)]
     row = next(r for r in rows if r.concurrency == choices.sessions)
     st.info(cost_sentence(row, priced, mode), icon=":material/payments:")
+    show.not_as_recorded(row.reports)
     show_charts(rows, priced, mode, choices.sessions)
     st.subheader(f"At {choices.sessions} live sessions, by price profile")
     show.grid([offer_row(row, o, mode) for o in found], "Bill, break-even and contribution by price profile")

@@ -36,6 +36,7 @@ def page() -> None:
         return
     row = next(r for r in rows if r.concurrency == choices.sessions)
     show_metrics(row, resolved)
+    show.not_as_recorded(row.reports)
     show_distributions(row, resolved)
     show_requests(row.reports)
     show_trade_off(rows, choices)
@@ -79,9 +80,9 @@ def show_distributions(row: Row, resolved: Resolved) -> None:
     found = figures.samples(row.reports)
     slo = resolved.scenario.slo.model_dump(include={"ttft_s", "tpot_s"})
     show.chart(figures.distributions(found, slo), "distributions", figures.distributions_alt(found))
-    st.caption(f"{len(found.ttft_s):,} requests of {len(row.reports)} seeds in the measured time. Times are on "
-               "logarithmic axes; dotted lines are the SLO's limits. ITL is each request's mean gap, weighted by its "
-               "tokens.")
+    st.caption(f"{len(found.ttft_s):,} requests of {verdict.seeds_text(len(row.reports))} in the measured time. Times "
+               "are on logarithmic axes; dotted lines are the SLO's limits. ITL is each request's mean gap, weighted "
+               "by its tokens.")
 
 
 def show_requests(reports: Sequence[Report]) -> None:

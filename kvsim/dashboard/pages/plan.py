@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -145,8 +146,9 @@ def show_open(choices: Choices, resolved: Resolved) -> None:
 def show_first(resolved: Resolved, row: Row, choices: Choices, slots: Slots) -> None:
     """The chosen point after its first seed: an answer at once, which the other seeds and points then complete."""
     traffic = verdict.traffic_sentence(resolved, [row], choices.sessions).rpartition("; ")[0]
-    slots.verdict.info(f"{verdict.capacity_sentence(resolved)}; {traffic}. The first of {choices.seeds} seeds; the "
-                       "others are being simulated …", icon=":material/memory:")
+    others = "The other points" if choices.seeds == 1 else f"The first of {choices.seeds} seeds; the others"
+    slots.verdict.info(f"{verdict.capacity_sentence(resolved)}; {traffic}. {others} are being simulated …",
+                       icon=":material/memory:")
     with slots.metrics.container():
         show_traffic_metrics(row, resolved, st.empty(), None)
 
@@ -223,6 +225,7 @@ def show_doubts(rows: Sequence[Row]) -> None:
         st.warning(f"{refused:,} requests were refused: longer than the longest request, or than the whole pool.")
     if empty:
         st.warning(f"No request got its first token inside the measured time at {empty} live sessions: measure longer.")
+    show.not_as_recorded(r for row in rows for r in row.reports)
 
 
 def show_capacity_metrics(resolved: Resolved) -> None:
@@ -286,11 +289,11 @@ class Shown:
     scale: float = 1.0
 
     def delta(self, row: Row, base: Row | None) -> str | None:
-        """Difference from the pinned configuration; None without one."""
+        """Difference from the pinned configuration; None without one, or where it has no such figure."""
         if base is None:
             return None
         change = self.scale * (results.median(row, self.pick) - results.median(base, self.pick))
-        return f"{change:{self.difference}} from A".replace("-", "−")
+        return None if math.isnan(change) else f"{change:{self.difference}} from A".replace("-", "−")
 
 
 def traffic_figures(row: Row, resolved: Resolved) -> list[tuple[Shown, str]]:
@@ -307,7 +310,17 @@ def traffic_figures(row: Row, resolved: Resolved) -> list[tuple[Shown, str]]:
          f"The whole bill of ${bill:,.2f} an hour on the output tokens alone."),
         (Shown("Contribution ($/node-h)", results.CONTRIBUTION, lambda v: verdict.usd(v).replace("\\", ""), "+,.2f"),
          "Revenue of the requests inside the SLO less the hardware's price."),
+        *_pipeline(row),
     ]
+
+
+def _pipeline(row: Row) -> list[tuple[Shown, str]]:
+    """The bubble of a pipeline, where there is one."""
+    use = row.reports[0].pipeline
+    if use is None:
+        return []
+    return [(Shown("Pipeline bubble", _BUBBLE, lambda v: f"{v:.0%}", "+,.0f", 100.0),
+             f"Share of their time in which the {use.stages} pipeline stages have no batch.")]
 
 
 def show_traffic_metrics(row: Row, resolved: Resolved, place: DeltaGenerator, base: Row | None) -> None:
@@ -319,6 +332,7 @@ def show_traffic_metrics(row: Row, resolved: Resolved, place: DeltaGenerator, ba
                     "The resource with the largest share of the time.")
 
 
+_BUBBLE: results.Pick = lambda r: r.pipeline.bubble_frac if r.pipeline else math.nan  # noqa: E731
 _ALL_IN: results.Pick = lambda r: r.cost.usd_per_mtok.output_all_in  # noqa: E731
 
 

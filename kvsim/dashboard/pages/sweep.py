@@ -8,6 +8,7 @@ import streamlit as st
 
 from kvsim.batch.findings import findings_of, groups_of
 from kvsim.batch.folder import Folder
+from kvsim.batch.points import trace_lines
 from kvsim.batch.spec import Batch, load_batch, shipped_sweeps
 from kvsim.batch.sweep import Status, open_sweep, status_of
 from kvsim.batch.table import SweepTable
@@ -136,6 +137,7 @@ def show_table(table: SweepTable, batch: Batch, status: Status) -> None:
         show.chart(figure, f"sweep {title}", f"{title}; the same figures stand in the table of points.")
     st.subheader("Every point")
     show.grid(sweeps.point_rows(groups), "Points of the sweep, means over their seeds")
+    show.lost_rows(trace_lines(table))
     if table.failed:
         st.subheader("Failed cases")
         show.grid(sweeps.failure_rows(table), "Cases without a result")
