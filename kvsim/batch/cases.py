@@ -44,7 +44,7 @@ class Case:
     @property
     def label(self) -> str:
         """The settings and the seed in words, e.g. ``concurrency=8 tiers=[] seed=0``."""
-        parts = [f"{name.rsplit('.', 1)[-1]}={brief(value)}" for name, value in self.settings.items()]
+        parts = [f"{name.rsplit('.', 1)[-1]}={brief(value)}" for name, value in self.settings.items() if name != "seed"]
         return " ".join([*parts, f"seed={self.seed}"])
 
 

@@ -28,6 +28,12 @@ def test_grids_multiply_the_first_axis_slowest() -> None:
     assert {s["engine.max_num_seqs"] for s in found} == {4}
 
 
+def test_an_axis_of_seeds_is_named_once() -> None:
+    """By the seed that a case really has: further replications count on from the axis's."""
+    cases = expand(load_batch(batch({"grid": {"seed": [5, 9], LIVE: [1]}}, replications=2)))
+    assert [case.label for case in cases] == [f"concurrency=1 seed={seed}" for seed in (5, 6, 9, 10)]
+
+
 def test_zip_steps_together() -> None:
     assert settings({"zip": {LIVE: [1, 2, 3], "engine.max_num_seqs": [7, 8, 9]}}) == [
         {LIVE: a, "engine.max_num_seqs": b} for a, b in ((1, 7), (2, 8), (3, 9))]
