@@ -323,7 +323,9 @@ class Core:
             tokens = self._clip(seq, seq.computed_tokens, tokens)
         if tokens == left:
             return 0
-        needed = self.need_room_tokens if self.queue else 1 if self.arrivals.soon_s <= self.clock.now_s else LAST
+        now_s, arrivals = self.clock.now_s, self.arrivals
+        comes = arrivals.soon_s <= now_s and arrivals.next_s() <= now_s
+        needed = self.need_room_tokens if self.queue else 1 if comes else LAST
         return 0 if room - tokens >= needed and len(self.running) < self.config.max_num_seqs else tokens
 
     def _end_step(self) -> None:

@@ -33,7 +33,8 @@ class Arrivals:
     until_s : float
         When the run stops; inf as long as warming requests are under way.
     soon_s : float
-        No request comes before this time [s]; what `next_s` says is never less, and often the same.
+        No request comes before this time [s]; what `next_s` says is never less, and often the same. It is -inf where
+        `next_s` must be asked at every turn, since it also lets go what cannot come any more.
     clock_start_s : float
         When the last warming request ended (0 without any, nan as long as one is under way).
 
@@ -96,7 +97,7 @@ class Arrivals:
                 time_s, _, i = heapq.heappop(heap)
                 self.arrival_s[i] = time_s - shift
                 arrived.append(i)
-        self.soon_s = heap[0][0] - shift if heap else math.inf
+        self._look_ahead()
         return arrived
 
     def _enters(self, i: int, now_s: float) -> bool:
@@ -167,7 +168,11 @@ class Arrivals:
             self.soon_s = at_s - self._shift
 
     def _look_ahead(self) -> None:
-        self.soon_s = self._heap[0][0] - self._shift if self._heap else math.inf
+        """Bring `soon_s` up to date."""
+        if self._door or self._stop_s:
+            self.soon_s = -math.inf
+        else:
+            self.soon_s = self._heap[0][0] - self._shift if self._heap else math.inf
 
     def _push_roots(self, rows: range | list[int], start_s: float) -> None:
         waits, offset_s, heap, shift, rank = self._waits, self._offset_s, self._heap, self._shift, self._rank

@@ -21,6 +21,7 @@ from kvsim.workload.requests import Floats, Row, Workload, requests_from_rows
 from kvsim.workload.sessions import SessionTree, Turn, tree_from_turns
 from kvsim.workload.synthetic import Chat
 from kvsim.workload.trees import ReplayRules, build_closed_loop, build_session_arrivals
+from tests.engine.strategies import random_problem
 from tests.workload.helpers import play
 
 
@@ -152,3 +153,25 @@ def test_both_engines_agree_with_limits_steps_and_pools(seed: int) -> None:
     for name in ("arrival_s", "first_token_s", "finish_s"):
         np.testing.assert_allclose(getattr(fast, name), getattr(plain, name), rtol=1e-9, err_msg=name)
     assert fast.cached_tokens.tolist() == plain.cached_tokens.tolist()
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=60)
+def test_nobody_comes_before_what_is_said_to_be_soon(seed: int) -> None:
+    """On a server that takes a second for everything, with lanes, stops, caps and chains drawn at random."""
+    arrivals = Arrivals(random_problem(seed).workload)
+    now_s, serving = 0.0, list[tuple[float, int]]()
+    for _ in range(200):
+        soon_s = arrivals.soon_s
+        assert soon_s <= arrivals.next_s()
+        due = [(end_s, row) for end_s, row in serving if end_s <= now_s]
+        for end_s, row in sorted(due):
+            arrivals.finish(row, end_s)
+            assert arrivals.soon_s <= arrivals.next_s()
+        serving = [one for one in serving if one not in due]
+        came = arrivals.pop_until(now_s)
+        assert soon_s <= now_s or not came or due
+        serving += [(now_s + 1.0, row) for row in came]
+        now_s = now_s + 0.05 if serving else arrivals.wake_s(now_s)
+        if not math.isfinite(now_s):
+            return
