@@ -94,7 +94,7 @@ def test_any_kind_of_workload_ends_as_in_the_plain_engine(seed: int, kind: str) 
 
 
 def test_a_session_whose_lane_has_stopped_is_let_go_in_the_same_step() -> None:
-    """Its next request would come after the stop; what another agent of it would ask before is then not asked either."""
+    """Its next request would come after the stop; what another of its agents would ask before is not asked either."""
     done = both(random_problem(2006712, "hybrid"))
     assert done.records.status[6] == UNFINISHED
 
