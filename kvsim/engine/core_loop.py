@@ -719,13 +719,10 @@ class Core:
 
     def _note_state(self) -> None:
         """A row of the timeline."""
-        pool, rows, now_s = self.cache.pool, self.timeline.rows, self.clock.now_s
+        pool = self.cache.pool
         free = pool.num_free
-        row = now_s, len(self.running), len(self.queue), pool.num_blocks - free, free - pool.num_nameless
-        if rows and rows[-1][0] == now_s:
-            rows[-1] = row
-        else:
-            self.timeline.add(row)
+        self.timeline.note((self.clock.now_s, len(self.running), len(self.queue), pool.num_blocks - free,
+                            free - pool.num_nameless))
 
     def _result(self) -> EngineRun:
         totals, timeline = self.close()

@@ -206,46 +206,36 @@ StateRow = tuple[float, int, int, int, int]
 
 
 class TimelineColumns:
-    """Change points, one an instant.
-
-    Attributes
-    ----------
-    rows : list of StateRow
-        The latest ones; the last may be replaced by another of its instant.
-    """
+    """Change points, one an instant."""
 
     def __init__(self) -> None:
         self._old: list[Floats] = []
-        self.rows: list[StateRow] = []
+        self._rows: list[StateRow] = []
 
     def note(self, row: StateRow) -> None:
         """A change point, which replaces one of the same instant."""
-        if self.rows and self.rows[-1][0] == row[0]:
-            self.rows[-1] = row
-        else:
-            self.add(row)
-
-    def add(self, row: StateRow) -> None:
-        """A change point of another instant than the last."""
-        rows = self.rows
+        rows = self._rows
+        if rows and rows[-1][0] == row[0]:
+            rows[-1] = row
+            return
         if len(rows) >= MANY_ROWS:
             self._old.append(self._columns(rows[:-1]))
             del rows[:-1]
         rows.append(row)
 
     def __len__(self) -> int:
-        return sum(map(len, self._old)) + len(self.rows)
+        return sum(map(len, self._old)) + len(self._rows)
 
     def row(self, k: int) -> tuple[float, int, int]:
         """Time, running requests and used blocks of row `k`."""
         part = min(k // (MANY_ROWS - 1), len(self._old))
         k -= part * (MANY_ROWS - 1)
-        time_s, running, _, used, _ = self.rows[k] if part == len(self._old) else self._old[part][k].tolist()
+        time_s, running, _, used, _ = self._rows[k] if part == len(self._old) else self._old[part][k].tolist()
         return time_s, int(running), int(used)
 
     def timeline(self) -> Timeline:
         """The columns as arrays."""
-        columns = np.concatenate([*self._old, self._columns(self.rows)])
+        columns = np.concatenate([*self._old, self._columns(self._rows)])
         return Timeline(columns[:, 0].copy(), *(columns[:, k].astype(np.int64) for k in range(1, 5)))
 
     @staticmethod

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvsim.steptime.base import Piece, StepBatch, Sums
 from kvsim.steptime.parts import Host, Links, Rates, Scan
@@ -18,7 +17,7 @@ from kvsim.steptime.rates import Rate
 from kvsim.steptime.work import PrefillWork, Work
 
 PORTION = 512
-"""Numbers of tokens whose time is computed at once: a step has any number of them."""
+"""Numbers whose time is computed at once: a step has any number of tokens."""
 
 MEMO_SIZE = 4096
 """Batches remembered with their parts."""
@@ -68,6 +67,30 @@ class _Chunks(NamedTuple):
     expansion: _Expansion | None
 
 
+class _Table:
+    """Seconds of components by their number, computed for many numbers at once when one of them is asked for."""
+
+    def __init__(self, lines: list[_Line]) -> None:
+        self._lines = lines
+        self._portions: dict[int, list[float]] = {}
+
+    def seconds(self, number: int) -> float:
+        """Seconds of all components at a number."""
+        portion = self._portions.get(number // PORTION) or self._find_portion(number // PORTION)
+        return portion[number % PORTION]
+
+    def _find_portion(self, portion: int) -> list[float]:
+        numbers = np.arange(portion * PORTION, (portion + 1) * PORTION, dtype=np.float64)
+        total_s = np.zeros(PORTION)
+        for flops, flop_s, bytes_each, bytes_once, byte_s, floor_s, exposed, extra_s in self._lines:
+            compute_s, memory_s = flops * numbers * flop_s, (bytes_each * numbers + bytes_once) * byte_s
+            longer_s = np.maximum(np.maximum(compute_s, memory_s), floor_s)
+            total_s += longer_s + exposed * np.minimum(compute_s, memory_s) + extra_s
+        found: list[float] = total_s.tolist()
+        self._portions[portion] = found
+        return found
+
+
 class FlatStep:
     """A step's duration as pieces, from flat numbers.
 
@@ -86,12 +109,12 @@ class FlatStep:
     def __init__(self, parts: tuple[Work, Rates, tuple[Scan, ...], Links, Host], imbalance: float,
                  lines: Callable[[int], tuple[Piece, ...]]) -> None:
         work, rates, scans, links, host = parts
-        self._links, self._host, self._imbalance, self._lines = links, host, imbalance, lines
+        self._links, self._imbalance, self._lines = links, imbalance, lines
         self._experts, self._expert_rate = work.experts, rates.experts
-        self._dense = [_line(rate, 1.0, 2.0 * params, 0.0, num_bytes) for rate, params, num_bytes in rates.dense]
-        self._elementwise = [_line(rates.elementwise, 1.0, 0.0, work.elementwise_bytes_per_row, 0.0)]
-        self._head = [_line(rates.head[0], 1.0, 2.0 * work.head_params, 0.0, rates.head[1])]
-        self._states = [_line(rates.state, s.layers, 0.0, s.layers * s.bytes_per_seq, 0.0) for s in work.states]
+        self._dense = _Table([_line(rate, 1.0, 2.0 * params, 0.0, once) for rate, params, once in rates.dense])
+        self._elementwise = _Table([_line(rates.elementwise, 1.0, 0.0, work.elementwise_bytes_per_row, 0.0)])
+        self._head = _Table([_line(rates.head[0], 1.0, 2.0 * work.head_params, 0.0, rates.head[1])])
+        self._states = _Table([_line(rates.state, s.layers, 0.0, s.layers * s.bytes_per_seq, 0.0) for s in work.states])
         self._chunks = [_chunks(part, rate, rates.expand) for part, rate in zip(work.prefill, rates.prefill,
                                                                                  strict=True)]
         self._scans = [(s.serial_s, s.parallel_s, s.longer, s.peak_s) for s in scans]
@@ -101,7 +124,6 @@ class FlatStep:
         self._is_async = host.asynchronous
         self._launch_s = host.piecewise_s, host.eager_s, host.eager_s + host.context_s
         self._graph_max_tokens = host.graph_max_tokens
-        self._portions: dict[int, tuple[list[float], list[float]]] = {}
         self._of_sums: dict[Sums, tuple[float, float, tuple[Piece, ...]]] = {}
         self._of_rows: dict[int, tuple[float, float]] = {}
         self._of_sampled: dict[int, float] = {}
@@ -195,20 +217,13 @@ class FlatStep:
         links = self._links
         linked_s = links.reduce_calls * links.reduce.seconds(rows * links.row_bytes) if links.reduce_calls else 0.0
         linked_s = linked_s + links.fixed_s + links.per_row_s * rows
-        portion = self._portions.get(rows // PORTION) or self._find_portion(rows // PORTION)
-        dense_s, elementwise_s = portion[0][rows % PORTION], portion[1][rows % PORTION]
+        own_s = self._dense.seconds(rows)
         if self._expert_rate is not None and self._experts is not None:
             (rate, num_bytes), experts = self._expert_rate, self._experts
             seen = rows * experts.row_factor
-            dense_s += rate.seconds(experts.layers, experts.flops_per_row * seen * self._imbalance,
-                                    min(1.0, experts.touched_frac(seen) * self._imbalance) * num_bytes)
-        found = self._of_rows[rows] = linked_s, dense_s + elementwise_s
-        return found
-
-    def _find_portion(self, number: int) -> tuple[list[float], list[float]]:
-        """Dense and elementwise components of many numbers of tokens at once."""
-        rows = np.arange(number * PORTION, (number + 1) * PORTION, dtype=np.float64)
-        found = self._portions[number] = _sums_s(self._dense, rows), _sums_s(self._elementwise, rows)
+            own_s += rate.seconds(experts.layers, experts.flops_per_row * seen * self._imbalance,
+                                  min(1.0, experts.touched_frac(seen) * self._imbalance) * num_bytes)
+        found = self._of_rows[rows] = linked_s, own_s + self._elementwise.seconds(rows)
         return found
 
     def _find_seqs(self, seqs: int) -> tuple[float, float, tuple[Piece, ...]]:
@@ -216,38 +231,14 @@ class FlatStep:
         links, exchange_s = self._links, 0.0
         if links.exchange_calls and seqs:
             exchange_s = links.exchange_calls * links.exchange.seconds(seqs * links.exchange_bytes_per_seq)
-        states_s = _sum_s(self._states, seqs) if seqs else 0.0
+        states_s = self._states.seconds(seqs) if seqs else 0.0
         found = self._of_seqs[seqs] = exchange_s, states_s, self._lines(seqs)
         return found
 
     def _find_head(self, sampled: int) -> float:
         """The output head, which sees one token a request."""
-        found = self._of_sampled[sampled] = _sum_s(self._head, sampled)
+        found = self._of_sampled[sampled] = self._head.seconds(sampled)
         return found
-
-
-def _sum_s(lines: list[_Line], number: int) -> float:
-    """Seconds of components at their number."""
-    total_s = 0.0
-    for flops, flop_s, bytes_each, bytes_once, byte_s, floor_s, exposed, extra_s in lines:
-        long, short = flops * number * flop_s, (bytes_each * number + bytes_once) * byte_s
-        if short > long:
-            long, short = short, long
-        if long < floor_s:
-            long = floor_s
-        total_s += long + exposed * short + extra_s
-    return total_s
-
-
-def _sums_s(lines: list[_Line], numbers: NDArray[np.float64]) -> list[float]:
-    """`_sum_s` of many numbers, with the very same additions."""
-    total_s = np.zeros(len(numbers))
-    for flops, flop_s, bytes_each, bytes_once, byte_s, floor_s, exposed, extra_s in lines:
-        compute_s, memory_s = flops * numbers * flop_s, (bytes_each * numbers + bytes_once) * byte_s
-        longer_s = np.maximum(np.maximum(compute_s, memory_s), floor_s)
-        total_s += longer_s + exposed * np.minimum(compute_s, memory_s) + extra_s
-    found: list[float] = total_s.tolist()
-    return found
 
 
 def _line(rate: Rate, calls: float, flops: float, bytes_each: float, bytes_once: float) -> _Line:

@@ -14,6 +14,7 @@ from kvsim.cache.content_trie import build_trie
 from kvsim.cache.runs import CheckpointIndex, FreePool, Held, RunIndex
 from kvsim.engine.core_clock import FEW_STEPS, Clock
 from kvsim.engine.core_decoders import Decoders
+from kvsim.engine.core_records import MANY_ROWS, TimelineColumns
 from kvsim.engine.core_sequence import Sequence
 from kvsim.errors import SimulationError
 from kvsim.steptime.base import LinearStepTime, StepBatch, StepTimeModel, step_s
@@ -183,3 +184,16 @@ def test_clock_adds_as_one_step_after_the_other_does(model: StepTimeModel, seed:
         assert (clock.before_s, clock.now_s) == (before_s, now_s)
         assert 1 <= made <= steps
         assert before_s < bound_s
+
+
+def test_a_long_timeline_is_the_same_row_by_row_and_as_columns() -> None:
+    """Older rows are packed; one of the last instant is replaced, wherever the border between them lies."""
+    columns, num = TimelineColumns(), 2 * MANY_ROWS + 5
+    for k in range(num):
+        columns.note((0.5 * k, -1, -1, -1, -1))
+        columns.note((0.5 * k, k, 0, 2 * k, 3))
+    timeline = columns.timeline()
+    assert len(columns) == len(timeline.time_s) == num
+    assert [columns.row(k) for k in range(num)] == [(0.5 * k, k, 2 * k) for k in range(num)]
+    assert timeline.running.tolist() == list(range(num))
+    assert timeline.cached_blocks.tolist() == [3] * num
